@@ -10,6 +10,7 @@ from torch import nn
 from hpcfl.communication.message import Mean
 from hpcfl.data.partitions.base import Draw, Scheme
 from hpcfl.data.sources.base import Source
+from hpcfl.methods._anchored import MixedAnchor
 from hpcfl.methods.base import Method, OwnOverlay
 from hpcfl.methods.fedavg import FedAvg
 from hpcfl.methods.mr_mtl import MRMTL
@@ -183,6 +184,19 @@ class OverlayOfAll(OwnOverlay):
     def upload(self, fleet, inbox, message):
         whole = message["model"]
         return {"model": Mean(whole.tensor / whole.tensor.norm(), whole.weights)}
+
+
+class SendsMean(MixedAnchor):
+    """A server that sends the mean of the receivers' models, as if they were a cohort."""
+
+    def compute_strength(self):
+        return 1.0
+
+    def compute_attraction(self, models, receivers, senders):
+        raise NotImplementedError
+
+    def send(self, server, audience):
+        return {"anchor": server["models"][audience.ids].mean(dim=0)}
 
 
 class Item(FedAvg):

@@ -32,9 +32,17 @@ from hpcfl.clients.setup import Setup
 from hpcfl.clients.training import Task
 from hpcfl.communication import exchange
 from hpcfl.communication.exchange import Placement
-from hpcfl.communication.message import Mean, split, wrap_entries
+from hpcfl.communication.message import (
+    Mean,
+    Message,
+    Mixture,
+    Pool,
+    split,
+    wrap_entries,
+)
 from hpcfl.errors import RunFailure, is_shortage
 from hpcfl.files import heartbeat
+from hpcfl.methods.base import State
 from hpcfl.rows import constants, mixing, randomness
 from hpcfl.rows.declared import MisusedTensor
 from hpcfl.simulation import record
@@ -206,13 +214,65 @@ def refuse_other_results(
         tolerance: difference that rounding explains, relative to the norm of a result.
     """
     for name, tensor in together.items():
-        one, other = tensor.double(), apart[name].double()
-        rounding = tolerance * float(one.nan_to_num().norm())
-        if not torch.allclose(one, other, rtol=0, atol=rounding, equal_nan=True):
+        if not is_close(tensor, apart[name], tolerance):
             raise MisusedTensor(
                 f"the {name} of a client depends on the other clients of its rank, so the "
                 "number of ranks changes it; a function such as rows.norm() needs dim=1"
             )
+
+
+def refuse_other_messages(small: Prepared, server: State) -> None:
+    """Raise MisusedTensor if the message to a client depends on the other receivers.
+
+    Factors make the server's numbers of all clients differ, which are equal after a dry
+    round.
+    """
+    varied = dict(server)
+    for name, tensor in server.items():
+        if tensor.is_floating_point():
+            noise = small.setup.normal(*tensor.shape, key=("trial", name))
+            varied[name] = tensor * (1 + noise.to(tensor) / 100)
+    both = np.array(small.store.ids)
+    messages = []
+    for ids in (both, both[:1]):
+        message = small.hooks.compose("send", varied, small.make_audience(ids, 2))
+        messages.append(select_first(message))
+    together, alone = messages
+    for name, tensor in together.items():
+        if not is_close(tensor, alone.get(name), tolerance=1e-5):
+            raise MisusedTensor(
+                f"'send' computes '{name}' from all receivers, which are all clients in scored "
+                "rounds and else the cohort; 'aggregate' knows the cohort"
+            )
+
+
+def select_first(message: Message) -> dict[str, Tensor]:
+    """Return the entries of a message for its first receiver, except pools."""
+    found = {}
+    for name, value in message.items():
+        if isinstance(value, Mixture):
+            value = value.mix()
+        if not isinstance(value, Pool):
+            entry = wrap_entries({name: value})[name]
+            found[name] = entry.tensor if entry.shared else entry.tensor[0]
+    return found
+
+
+def is_close(one: Tensor, other: Tensor | None, tolerance: float) -> bool:
+    """Return whether two results differ only by rounding.
+
+    Args:
+        one: result.
+        other: result to compare with; None if it is missing.
+        tolerance: difference that rounding explains, relative to the norm of ``one``.
+    """
+    if other is None or other.shape != one.shape:
+        return False
+    expected = one.double()
+    rounding = tolerance * float(expected.nan_to_num().norm())
+    return torch.allclose(
+        expected, other.double(), rtol=0, atol=rounding, equal_nan=True
+    )
 
 
 def release_memory(stage: str, round: Round) -> None:

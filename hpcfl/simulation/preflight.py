@@ -293,6 +293,8 @@ def try_round(
             check_scored_column(small, columns)
             if most_lanes > 1 and ":" in prepared.config.model.name:
                 dry_round.refuse_other_gradients(small)
+            if is_own_method(prepared.config):
+                dry_round.refuse_other_messages(small, server)
     except RankFailure as failure:
         return failure.__cause__, Findings()
     head = small.resources.head

@@ -120,6 +120,7 @@ MISTAKES = [
         "class StateOfAll",
         "fleet.state['mean'] of a ",
     ),
+    ("method.name=mistakes:SendsMean", "class SendsMean", "'anchor'"),
     ("method.name=mistakes:ScoreOfAll", "class ScoreOfAll", "number 'p"),
     ("method.name=mistakes:RecordOfAll", "class RecordOfAll", "'recorded/length'"),
     ('overlay=[{kind="mistakes:OverlayOfAll"}]', None, "upload 'model' of a client"),
