@@ -188,11 +188,13 @@ def _tabulate(runs: list[Run]) -> tuple[DataFrame, str, list[str]]:
 def _compare(arranged: Arrangement) -> tuple[dict[str, Series], list[str]]:
     """Return the column of gains over a reference, and notes on it.
 
-    The reference does not depend on the results: it is local training if that was run,
-    else FedAvg, else the first row.
+    The reference does not depend on the results: it is the row of local training if
+    there is one, else that of FedAvg, else the first row.
     """
-    known = [row for row in REFERENCES if row in arranged.rows]
-    reference = (known or arranged.rows)[0]
+    rows = arranged.rows
+    methods = [row.split(" ")[0] for row in rows]
+    known = [rows[methods.index(one)] for one in REFERENCES if methods.count(one) == 1]
+    reference = (known or rows)[0]
     reading = Reading(arranged.runs[0].metric)
     gains: dict[tuple[str, str], str] = {}
     notes = []

@@ -117,6 +117,9 @@ def test_rows_have_gains_over_training_alone_else_over_fedavg(tmp_path, html):
     alone = Outline(written(tmp_path / "sweep")).texts["th"]
     assert "gain over local ± 95 %" in alone
     assert "gain over fedavg ± 95 %" in Outline(html).texts["th"]
+    made_up.folder(tmp_path / "sweep" / "faster", "fedavg", training={"lr": 0.2})
+    longer = Outline(written(tmp_path / "sweep")).texts["th"]
+    assert any(heading.startswith("gain over local lr=") for heading in longer)
 
 
 @pytest.mark.slow
