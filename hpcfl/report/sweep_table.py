@@ -54,6 +54,7 @@ NOTED = ("versions.hpcfl", "commit", "runtime.precision", "rounds")
 # By column of the frame of runs the note to print if the column's values differ.
 DIFFERENCES = {
     "best_by": "best rounds are chosen on different samples: {}",
+    "best_metric": "best rounds are chosen by different metrics: {}",
     "models": "each method's own models: {}; --metric post/{number} is the same for all",
     **{key: f"these runs differ in {key}: {{}}" for key in NOTED},
 }
@@ -289,6 +290,7 @@ def _read(arranged: Arrangement, reading: Reading) -> DataFrame:
         shown = named.factor * number.value
         if target is not None:
             shown = find_time_to(run, metric, target)
+        reads_best = (at, target) == ("best", None)
         line = {
             "row": placed.row,
             "column": placed.column,
@@ -297,7 +299,8 @@ def _read(arranged: Arrangement, reading: Reading) -> DataFrame:
             "number": shown,
             "clients": number.clients,
             "models": strip_held_out(named.column) or None,
-            "best_by": run.summary.best_by if (at, target) == ("best", None) else "",
+            "best_by": run.summary.best_by if reads_best else "",
+            "best_metric": run.metric if reads_best else "",
             "partition": comparison.find_partition(placed),
         }
         lines.append(line | {key: setting.get(key) for key in NOTED})

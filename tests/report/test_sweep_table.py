@@ -12,6 +12,7 @@ from hpcfl.report import figures, sweep_table, table_formats
 from hpcfl.report.arrangement import arrange
 from hpcfl.report.metric_values import BEST, Reading
 from hpcfl.report.table_formats import Table
+from hpcfl.scores.metric_names import Measure
 from hpcfl.storage import results
 from hpcfl.trained.run import Run
 
@@ -206,6 +207,13 @@ def test_of_runs_whose_best_rounds_are_chosen_otherwise_a_note_says_so():
     )
     assert not any("chosen" in note for note in last.notes)
     assert last.numbers["best_by"].tolist() == ["", ""]
+
+
+def test_best_rounds_by_different_metrics_are_noted():
+    runs = [run("a"), replace(run("b"), measure=Measure("accuracy", "mean", "mean"))]
+    notes = make(runs, reading=Reading("pre/weighted")).notes
+    assert any("weighted (a), mean (b)" in note for note in notes)
+    assert make(runs, reading=Reading("pre/weighted", "last")).notes == []
 
 
 def test_the_first_run_may_lack_the_score():
