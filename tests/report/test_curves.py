@@ -7,6 +7,7 @@ from refusals import expect_refusal
 
 from hpcfl.report.plots import curves
 from hpcfl.report.sheet import Sheet
+from hpcfl.storage.results import Results
 
 
 def draw(runs, **keys):
@@ -97,3 +98,9 @@ def test_group_makes_lines_and_must_tell_runs_apart(made_runs):
         draw(found, group=["method.nam"])
     with expect_refusal(r"method\.name; .*--group"):
         draw(found, group=["rounds"])
+
+
+def test_a_run_before_its_first_round_has_no_curve(made_runs):
+    waiting, played = made_runs(fedavg=[0.1], local=[0.2])
+    figure = draw([replace(waiting, results=Results()), played])
+    assert [text.get_text() for text in figure.legends[0].texts] == ["local"]

@@ -155,7 +155,8 @@ def plugin(
         arranged = arrange(runs, group, unfinished=True, options="--group")
         for run in arranged.runs:
             refuse_packed(run)
-            if np.isnan(_find_places(run, metric, x)).all():
+            places = _find_places(run, metric, x)
+            if places.size and np.isnan(places).all():
                 raise UserError(f"{run.folder}: --x {x}: was not recorded")
         drawn = list_over_axis(arranged, metric, x)
         sheet.notes += explain_limits(arranged)
