@@ -51,8 +51,9 @@ def load_all(folders: str | Path | Iterable[str | Path]) -> "pandas.DataFrame":
 
     Args:
         folders: one or several folders, or patterns such as ``"runs/*"``. For a sweep's
-            folder all its runs are read; folders without a run are ignored. A run that
-            ``--fresh`` moved aside is read only if its folder is the only one.
+            folder all its runs are read, for a tuning's folder the final runs; other
+            folders are ignored. A run that ``--fresh`` moved aside is read only if its
+            folder is the only one.
 
     Raises:
         UserError: No folder contains a run.
@@ -143,8 +144,6 @@ def list_runs(folder: Path, own: Collection[str] = ()) -> list[Run]:
     """
     if not folder.is_dir() and not packed_runs.is_packed(folder):
         raise UserError(f"{folder}: no such folder")
-    if run_folder.is_tuning(folder):
-        folder = folder / run_folder.FINAL
     return load_runs_in([folder], own) or [load_run(folder, own)]
 
 
@@ -220,7 +219,7 @@ def _list_places(folder: Path) -> list[Path]:
 
 
 def load_runs_in(folders: Sequence[Path], own: Collection[str] = ()) -> list[Run]:
-    """Load the runs in some folders, or one level below the folder of a sweep.
+    """Load the runs in some folders, the cells of sweeps and the final runs of tunings.
 
     Runs that ``--fresh`` moved aside are left out.
 
@@ -232,8 +231,10 @@ def load_runs_in(folders: Sequence[Path], own: Collection[str] = ()) -> list[Run
     below: dict[Path, list[Path]] = {}
     for folder in folders:
         below[folder] = [folder]
-        if folder.is_dir() and not run_folder.is_run(folder):
-            below[folder] = sorted(folder.iterdir())
+        is_tuning = run_folder.is_tuning(folder)
+        sweep = folder / run_folder.FINAL if is_tuning else folder
+        if sweep.is_dir() and not run_folder.is_run(sweep):
+            below[folder] = sorted(sweep.iterdir())
     current, _ = _sort_places(below)
     return [*packed, *(load_run(place, own) for place in current)]
 

@@ -65,6 +65,14 @@ def test_a_row_for_each_run_also_of_a_sweep(make_run, tmp_path):
     )  # a run counts once
 
 
+def test_the_final_runs_of_a_tuning_have_rows(make_run, tmp_path):
+    for sweep in ("search", "final", "untuned"):
+        make_run(f"tuning/{sweep}/fedavg")
+    (tmp_path / "tuning" / "tune.json").write_text("{}")
+    [name] = hpcfl.load_all(tmp_path / "*").index
+    assert name == f"{tmp_path}/tuning/final/fedavg"
+
+
 def test_a_folder_with_brackets_in_its_name_is_no_pattern(make_run, tmp_path):
     named, other = make_run("run[1]"), make_run("run1")
     assert hpcfl.load_all(named).index.tolist() == [str(named)]
