@@ -247,12 +247,10 @@ def refuse_other_messages(small: Prepared, server: State) -> None:
 
 
 def select_first(message: Message) -> dict[str, Tensor]:
-    """Return the entries of a message for its first receiver, except pools."""
+    """Return a message for its first receiver, without pools and mixtures."""
     found = {}
     for name, value in message.items():
-        if isinstance(value, Mixture):
-            value = value.mix()
-        if not isinstance(value, Pool):
+        if not isinstance(value, Pool | Mixture):
             entry = wrap_entries({name: value})[name]
             found[name] = entry.tensor if entry.shared else entry.tensor[0]
     return found

@@ -143,18 +143,16 @@ def merge(tables: Sequence[Mapping[str, Any]]) -> Findings:
     longest = max((table["trainings"] for table in tables), key=len)
     dependent, unbatched = set[str](), ""
     upload_kinds: Mapping[str, exchange.Kind] = {}
-    is_idle = False
     for table in tables:
         dependent.update(table["dependent"])
         unbatched = unbatched or table["unbatched"]
         upload_kinds = upload_kinds or table["upload_kinds"]
-        is_idle = is_idle or table["is_idle"]
     return Findings(
         trainings=tuple(TrainingRequest(*one) for one in longest),
         dependent=tuple(sorted(dependent)),
         unbatched=unbatched,
         upload_kinds=upload_kinds,
-        is_idle=is_idle,
+        is_idle=any(table["is_idle"] for table in tables),
     )
 
 
@@ -285,8 +283,9 @@ def try_round(
             before = dict(server)
             round = Round(plan, OneProcess(), small, server)
             play(round, dry_round.DRY, [note_work, dry_round.release_memory])
-            unchanged = [server[name] is before[name] for name in before]
-            is_idle = bool(before) and all(unchanged)
+            is_idle = bool(before) and all(
+                server[name] is before[name] for name in before
+            )
             columns = round.collected.numbers.columns
             del before, round  # frees old tensors, rows and messages
             columns += play_final_scoring(small, server)
