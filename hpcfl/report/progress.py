@@ -50,6 +50,7 @@ class Progress:
         self._device = prepared.resources.device
         self._seconds: deque[float] = deque(maxlen=50)  # of the latest rounds
         self._reached = ""  # latest primary metric, formatted
+        self._scored_round = 0  # round of that metric
         in_notebook = is_in_notebook() and not output.is_quiet()
         self._line = NotebookLine() if in_notebook else None
         self._last_line = 0.0  # time at which the latest line was shown
@@ -114,22 +115,28 @@ class Progress:
         now = time.perf_counter()
         self._seconds.append(now - self._begun)
         self._begun = now
+        rounds = self._config.rounds
         number = values.get(self._column)
         if number is not None:
             self._reached = describe_number(self._measure, number)
-        pace = compute_pace(self._seconds)
-        played = min(round, self._config.rounds)
-        left = pace * (self._config.rounds - played)
-        state = (
-            f"round {played}/{self._config.rounds}  {self._reached}  {pace:.3g} s/round  "
-            f"{format_duration(left)} left"
-        )
-        self._bar.update(self._task, completed=played, state=state)
+            self._scored_round = round
+        reached = self._reached
+        if reached and self._scored_round < round:
+            reached += f" in round {self._scored_round}"
+        if round > rounds:
+            state = f"after {rounds} rounds  {reached}"
+        else:
+            pace = compute_pace(self._seconds)
+            left = format_duration(pace * (rounds - round))
+            state = (
+                f"round {round}/{rounds}  {reached}  {pace:.3g} s/round  {left} left"
+            )
+        self._bar.update(self._task, completed=min(round, rounds), state=state)
         if self._console.is_terminal:
             return
         self._unsaid = f"{self._config.name}: {state}"
         interval = PLAIN_INTERVAL if self._line is None else LINE_INTERVAL
-        if now - self._last_line > interval or round == self._config.rounds:
+        if now - self._last_line > interval or round >= rounds:
             self._show_line()
             self._last_line = now
 

@@ -6,7 +6,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from rich import box
 from rich.table import Table
 from rich.text import Text
@@ -27,12 +26,13 @@ from hpcfl.trained.run import Run
 LEGEND = (
     "{scores} before and after local training, on test samples. ▸ primary metric; its "
     "best round is chosen on {best_by} samples. last: the last round; tail: mean of the last "
-    "tenth. More: hpcfl show --explain"
+    "tenth; end: after the last round. More: hpcfl show --explain"
 )
 EXPLANATION = """\
 before, after: models before and after local training, on the clients' test samples.
 They are read in the best round of the primary metric (▸), or in the latest earlier
-round that scored them. Scoring after the last aggregation belongs to the last round.
+round that scored them. "before" in round 3 are the models after two aggregations.
+end: the models after the last aggregation of R rounds, recorded as round R + 1.
 Another column of evaluation.score, such as global, has a line with its name.
 validation: the same at the best round on samples held out by training.validation;
 choose settings such as training.lr by this number.
@@ -213,16 +213,20 @@ def list_numbers(run: Run, column: str, at: str) -> tuple[str, str, str, str, st
             return "–"
         return run.measure.format(run.results.get_series(name)[positions].mean())
 
-    # Scoring after the last aggregation belongs to the last round.
-    played = np.minimum(run.results.rounds, run.config["rounds"])
-    rounds = dict.fromkeys(played[[positions[0], positions[-1]]].tolist())
+    first, last = run.results.rounds[[positions[0], positions[-1]]].tolist()
+    rounds = dict.fromkeys(_name_round(run, number) for number in (first, last))
     return (
         write(next(iter(numbers))),
         f"{write('mean')} ({write('std')})",
         write("worst_tenth"),
-        "–".join(map(str, rounds)),
+        "–".join(rounds),
         _count_clients(run, column, at) or "–",
     )
+
+
+def _name_round(run: Run, number: int) -> str:
+    """Return the number of a round; "end" for the scoring after the last aggregation."""
+    return "end" if number > run.config["rounds"] else str(number)
 
 
 def _count_clients(run: Run, column: str, at: str) -> str:

@@ -107,7 +107,7 @@ def test_each_run_has_one_line_that_changes_and_nothing_else_is_displayed(played
     assert [list(line) for line in lines] == [["text/plain"]] * 3
     for method, line in zip(("local", "fedavg", "ditto"), lines, strict=True):
         assert line["text/plain"].startswith(
-            f"three-methods-{method}: round 10/10  accuracy "
+            f"three-methods-{method}: after 10 rounds  accuracy "
         )
     printed = "".join(one.text for one in first if one.output_type == "stream")
     assert "\x1b" not in printed and "\r" not in printed

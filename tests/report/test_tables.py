@@ -58,7 +58,7 @@ def test_beside_the_best_stand_the_last_round_and_the_last_tenth(make_run, capsy
     tables.show(make_run("fedavg"))
     printed = " ".join(capsys.readouterr().out.split())
     for moment in ("last", "tail"):  # one of the four rounds is more than a tenth
-        assert f" {moment} 62.50 61.50 (5.00) 42.50 3 2 " in printed
+        assert f" {moment} 62.50 61.50 (5.00) 42.50 end 2 " in printed
 
 
 def test_a_long_name_of_a_score_leaves_room_for_the_names_of_runs(
@@ -85,7 +85,7 @@ def test_the_line_after_training_falls_back_to_the_round_before_when_start_model
     tables.show(folder)
     run = tables.list_runs(folder)[0]
     run.summary.best.update(round=4, pre=0.9, post=None)
-    assert tables.list_numbers(run, "pre", "best")[3] == "3"
+    assert tables.list_numbers(run, "pre", "best")[3] == "end"
     assert tables.list_numbers(run, "post", "best")[3] == "3"
 
 
