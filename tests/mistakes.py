@@ -2,6 +2,8 @@
 'mistakes:…'.
 """
 
+from typing import ClassVar
+
 import numpy as np
 import torch
 import torch.nn.functional as functional
@@ -148,6 +150,31 @@ class NoisyStep(FedAvg):
             context.set_rows(torch.rand_like(context.rows()))
 
         return fleet.train_by(step, rows)[0]
+
+
+class CountsRounds(FedAvg):
+    """A server that keeps the number of its steps in the class."""
+
+    steps: ClassVar[list[int]] = []
+
+    def aggregate(self, server, cohort, uplink):
+        self.steps.append(cohort.round)
+        server["model"] = uplink["model"] / len(self.steps)
+
+
+class CountsLosses(FedAvg):
+    """A loss with a factor that the class keeps."""
+
+    calls: ClassVar[list[int]] = []
+
+    def loss(self, model, batch, lane):
+        self.calls.append(1)
+        return super().loss(model, batch, lane) * len(self.calls)
+
+
+class UnseededServer(FedAvg):
+    def aggregate(self, server, cohort, uplink):
+        server["model"] = uplink["model"] * np.random.default_rng().random()
 
 
 class HalvesUpload(MRMTL):

@@ -190,11 +190,15 @@ def differentiate(
 
 
 def list_results(round: Round) -> dict[str, Tensor]:
-    """Return uploads, private state and numbers of clients, by the names in messages."""
+    """Return the uploads, private state and numbers of clients and the server's state, by
+    the names in messages.
+    """
     uploads = wrap_entries(round.work.message)
     results = {f"upload '{name}'": entry.tensor for name, entry in uploads.items()}
     for name, tensor in round.work.state.items():
         results[f"fleet.state['{name}']"] = tensor
+    for name, tensor in round.server.items():
+        results[f"server['{name}']"] = tensor
     for name in record.list_names(round.numbers):
         parts = []
         for ids, numbers in round.numbers:

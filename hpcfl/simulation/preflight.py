@@ -2,6 +2,8 @@
 
 It finds errors in a user's code. It writes no files. It works on copies, which are
 discarded, and random numbers are keyed, so a run computes the same with and without it.
+Numbers that a method keeps outside of its state break this; ``try_repetition`` refuses
+them.
 """
 
 import warnings
@@ -69,6 +71,7 @@ def run(prepared: Prepared, communicator: Communicator) -> Prepared:
             found = try_one_lane(prepared, most_lanes, error)
         refuse_draws(prepared.method, generators)
         if is_own_method(prepared.config):
+            try_repetition(prepared, 1 if found.unbatched else most_lanes)
             try_two_clients(prepared, 1 if found.unbatched else most_lanes)
     findings = merge(communicator.allgather(asdict(found)))
     resources = prepared.resources
@@ -273,15 +276,9 @@ def try_round(
 
     try:
         with _open_small_federation(prepared, most_lanes) as small:
-            server = small.hooks.make_initial_state("server_state", small.setup)
-            plan = RoundPlan(
-                number=1,
-                cohort=np.array([0]),
-                audience=np.array(small.store.ids),
-                is_scored=True,
-            )
+            round = make_first_round(small)
+            server = round.server
             before = dict(server)
-            round = Round(plan, OneProcess(), small, server)
             play(round, dry_round.DRY, [note_work, dry_round.release_memory])
             is_idle = bool(before) and all(
                 server[name] is before[name] for name in before
@@ -308,11 +305,65 @@ def try_round(
     )
 
 
+def make_first_round(small: Prepared) -> Round:
+    """Return round 1 of a small federation, in which client 0 takes part."""
+    plan = RoundPlan(
+        number=1,
+        cohort=np.array([0]),
+        audience=np.array(small.store.ids),
+        is_scored=True,
+    )
+    server = small.hooks.make_initial_state("server_state", small.setup)
+    return Round(plan, OneProcess(), small, server)
+
+
 def is_own_method(config: Config) -> bool:
     """Return whether the method or one of its overlays is the user's own."""
     table = config.resolved()
     parts = {"method": table["method"], "overlay": table.get("overlay")}
     return bool(plugins.find_own_names(parts))
+
+
+def try_repetition(prepared: Prepared, most_lanes: int) -> None:
+    """Refuse a method that has other results if its first round is repeated.
+
+    Such a method keeps numbers outside of ``server`` and ``fleet.state``, or draws
+    random numbers without a key. A rank without clients does nothing, and neither does
+    a GPU with another precision than "exact".
+
+    Args:
+        prepared: experiment.
+        most_lanes: maximum number of lanes.
+
+    Raises:
+        UserError: The method has such results, or an error in a repetition.
+    """
+    is_on_cpu = prepared.resources.device.type == "cpu"
+    is_exact = is_on_cpu or prepared.config.runtime.precision == "exact"
+    if not prepared.store.ids or not is_exact:
+        return
+    found = []
+    for _ in range(2):
+        try:
+            with _open_small_federation(prepared, most_lanes) as small:
+                round = make_first_round(small)
+                play(round, dry_round.DRY, [dry_round.release_memory])
+                found.append(dry_round.list_results(round))
+        except RankFailure as failure:
+            assert failure.__cause__ is not None
+            refuse(*diagnose(prepared, failure.__cause__))
+    if len(found) < 2:  # an error of the server that the small federation explains
+        return
+    first, second = found
+    for name, tensor in first.items():
+        if not dry_round.is_close(tensor, second.get(name), tolerance=0.0):
+            method = prepared.method
+            raise UserError(
+                f"{user_code.locate(type(method))}method.name = '{method.name}': the {name} "
+                "changes if the first round is repeated, so results change after a resume: a "
+                "hook keeps numbers outside of 'server' and 'fleet.state', or draws random "
+                "numbers without a key"
+            )
 
 
 def try_two_clients(prepared: Prepared, most_lanes: int) -> None:

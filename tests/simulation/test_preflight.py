@@ -128,6 +128,9 @@ MISTAKES = [
     ("method.name=mistakes:ChangesInPlace", None, "server['model']"),
     ("method.name=mistakes:HalvesUpload", "class HalvesUpload", "trained.clone()"),
     ('overlay=[{kind="mistakes:HalvesMessage"}]', None, "HalvesMessage.upload"),
+    ("method.name=mistakes:CountsRounds", "class CountsRounds", "server['model'] "),
+    ("method.name=mistakes:CountsLosses", "class CountsLosses", "fleet.state"),
+    ("method.name=mistakes:UnseededServer", "class UnseededServer", "without a key"),
     ("method.name=mistakes:NoisyServer", "class NoisyServer", "setup.normal"),
     ("method.name=mistakes:NoisyUpload", "class NoisyUpload", "fleet.uniform"),
     (
