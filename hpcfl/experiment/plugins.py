@@ -11,9 +11,10 @@ import tomllib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from hpcfl.errors import UserError, suggest
 from hpcfl.experiment import user_code
@@ -68,9 +69,22 @@ LISTS = ("shift", "overlay", "transform")
 SELECTORS = {
     section: key for section, (key, *_) in PLUGINS.items() if section not in LISTS
 }
-# Attribute that is added to a user's module: its specification, which
-# ``importlib.reload`` replaces, and the SHA-256 of its file at the import.
+# Attribute that is added to a user's module, an ``Import``.
 IMPORTED = "__hpcfl_import__"
+
+
+class Import(NamedTuple):
+    """Import of a user's module.
+
+    Attributes:
+        spec: Specification of the module, which ``importlib.reload`` replaces.
+        sha256: SHA-256 of its file at the import; "" without a file.
+        further: Names of the user's modules that it imported first.
+    """
+
+    spec: ModuleSpec | None
+    sha256: str
+    further: tuple[str, ...] = ()
 
 
 @cache
@@ -176,6 +190,7 @@ def _import_user_module(key: str, name: str, module_name: str) -> ModuleType:
         raise UserError(
             f"{key} = '{name}': '{first}' is the name of {other}; rename your {first}.py"
         )
+    before = set(sys.modules)
     try:
         module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
@@ -189,10 +204,24 @@ def _import_user_module(key: str, name: str, module_name: str) -> ModuleType:
             f"{key} = '{name}': cannot import '{module_name}' "
             f"({user_code.describe_error(error)}); {remedy}"
         ) from error
-    known, _ = getattr(module, IMPORTED, (None, ""))
-    if known is None or known is not module.__spec__:
-        setattr(module, IMPORTED, (module.__spec__, _hash_file(module)))
+    further = []
+    for other in sorted(set(sys.modules) - before - {module_name}):
+        file = getattr(sys.modules[other], "__file__", None)
+        if file is not None and user_code.is_own(file):
+            _note_import(sys.modules[other])
+            further.append(other)
+    _note_import(module, tuple(further))
     return module
+
+
+def _note_import(module: ModuleType, further: tuple[str, ...] = ()) -> None:
+    """Add the attribute IMPORTED to a user's module that is new or was loaded again."""
+    known: Import | None = getattr(module, IMPORTED, None)
+    if known is None:
+        known = Import(None, "", further)
+    if known.spec is not module.__spec__:
+        noted = known._replace(spec=module.__spec__, sha256=_hash_file(module))
+        setattr(module, IMPORTED, noted)
 
 
 def _hash_file(module: ModuleType) -> str:
@@ -432,24 +461,22 @@ def find_own_names(table: Mapping[str, Any]) -> set[str]:
 
 
 def hash_own_files(table: Mapping[str, Any]) -> dict[str, str]:
-    """Return the SHA-256 of each file with a user's plugin at its import, by
-    ``MODULE.py``.
-
-    Modules that such a file imports are not included.
+    """Return the SHA-256 of each file with a user's plugin, and of the user's modules
+    that it imported first, at their import, by ``MODULE.py``.
 
     Args:
         table: Resolved configuration, whose plugins are imported.
     """
     hashes = {}
     for module_name, module in _list_own_modules(table).items():
-        _, sha256 = getattr(module, IMPORTED)
+        sha256 = getattr(module, IMPORTED).sha256
         if sha256:
             hashes[f"{module_name}.py"] = sha256
     return hashes
 
 
 def describe_edited(table: Mapping[str, Any]) -> list[str]:
-    """Return a note for each file with a user's plugin that has changed since its
+    """Return a note for each file of ``hash_own_files`` that has changed since its
     import.
 
     Args:
@@ -457,8 +484,7 @@ def describe_edited(table: Mapping[str, Any]) -> list[str]:
     """
     notes = []
     for module_name, module in _list_own_modules(table).items():
-        _, sha256 = getattr(module, IMPORTED)
-        if _hash_file(module) != sha256:
+        if _hash_file(module) != getattr(module, IMPORTED).sha256:
             notes.append(
                 f"{module_name}.py has changed since its import, and the run uses the "
                 f"imported code; type import importlib, {module_name}; "
@@ -468,13 +494,19 @@ def describe_edited(table: Mapping[str, Any]) -> list[str]:
 
 
 def _list_own_modules(table: Mapping[str, Any]) -> dict[str, ModuleType]:
-    """Return the imported modules with a user's plugin by name, sorted."""
-    modules = {}
-    for name in sorted(find_own_names(table)):
+    """Return the imported modules with a user's plugin, and the user's modules that they
+    imported first, by name, sorted.
+    """
+    names = set()
+    for name in find_own_names(table):
         module_name = name.partition(":")[0]
-        module = sys.modules.get(module_name)
+        plugin = sys.modules.get(module_name)
+        names |= {module_name, *getattr(plugin, IMPORTED, Import(None, "")).further}
+    modules = {}
+    for name in sorted(names):
+        module = sys.modules.get(name)
         if module is not None and hasattr(module, IMPORTED):
-            modules[module_name] = module
+            modules[name] = module
     return modules
 
 

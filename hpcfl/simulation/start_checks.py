@@ -231,12 +231,14 @@ def list_changed_inputs(
 ) -> list[str]:
     """Return the names of the inputs that differ from those of a checkpoint.
 
+    Inputs that the checkpoint does not have are left out.
+
     Args:
         inputs: current ``Prepared.inputs``.
         meta: entries of the checkpoint.
     """
     before = meta.get(INPUTS, inputs)
-    return [name for name in inputs if before.get(name) != inputs[name]]
+    return [name for name in inputs if before.get(name, inputs[name]) != inputs[name]]
 
 
 def refuse_other_frozen(

@@ -205,6 +205,18 @@ def test_own_plugins_of_all_sections_are_found_and_paths_are_not():
             plugins.refuse_unnamed(forged, names, "run")
 
 
+def test_hashes_include_own_modules_that_a_plugin_imports(own, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    own("strength", "STEP = 1")
+    own("uses_strength", "import json, strength\n" + METHOD)
+    plugins.find(METHODS, "method.name", "uses_strength:Mine")
+    table = {"method": {"name": "uses_strength:Mine"}}
+    assert list(plugins.hash_own_files(table)) == ["strength.py", "uses_strength.py"]
+    own("strength", "STEP = 2")
+    [note] = plugins.describe_edited(table)
+    assert note.startswith("strength.py ")
+
+
 def test_the_hash_of_an_own_file_is_that_of_the_imported_code(
     own, tmp_path, monkeypatch
 ):
