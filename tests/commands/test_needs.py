@@ -150,7 +150,8 @@ def test_the_server_needs_files_beyond_its_memory(monkeypatch):
 def test_no_server_state_is_made_to_say_what_a_job_needs():
     large = prepared("fedamp")
     needs.compute_needs(large, OneProcess())
-    assert "server" not in vars(large)
+    assert "initial_server_state" not in vars(large)
+    assert large.initial_server_state and "initial_server_state" in vars(large)
 
 
 def test_sizes_read_well():
