@@ -1,7 +1,7 @@
 """Find names and sentences that a reader would have to learn first.
 
-``python tests/wording.py`` prints every place. ``budgets.py`` counts them; these
-numbers may only decrease.
+``python tests/wording.py`` prints every place. ``budgets.py`` counts them; their limits
+only decrease.
 """
 
 import ast
