@@ -141,7 +141,7 @@ def test_long_names_of_tensors_are_shortened(saved):
     assert len(str(caught.value)) < 1000
 
 
-def test_many_names_are_a_line_and_what_an_adapter_trains_may_be_missing(saved):
+def test_notes_list_drawn_parameters_and_unused_tensors(saved):
     more = {f"more{number}": torch.ones(1) for number in range(7)}
     file = saved({"net.0.weight": BODY["net.0.weight"], **more})
     found = read(file, train=["hidden1.bias"])

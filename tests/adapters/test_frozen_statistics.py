@@ -109,7 +109,7 @@ def test_a_norm_without_parameters_is_frozen_with_all_but_an_adapter(adapted):
     assert lay_out_buffers(module).names == ([] if adapted else STATISTICS)
 
 
-def test_what_is_told_of_a_base_may_be_moved_without_moving_it():
+def test_changing_released_statistics_leaves_the_frozen_copy_unchanged():
     module = tiny._without(tiny.normalised((5,), 4), "norm", "hidden1")
     values = constants.copy_frozen(module)
     assert STATISTICS[0] in values

@@ -115,7 +115,7 @@ class OwnTransformer(nn.Module):
         ),
     ],
 )
-def test_a_bottleneck_follows_what_is_named_of_a_users_module(block, targets, followed):
+def test_a_bottleneck_follows_each_target_of_a_users_module(block, targets, followed):
     torch.manual_seed(3)
     module, x = OwnTransformer(block(), block()).eval(), torch.randn(5, 2, 4)
     before = module(x)
@@ -219,7 +219,7 @@ def test_every_built_in_transformer_reads_a_prompt(name):
         ),
     ],
 )
-def test_what_cannot_be_adapted_by_these_kinds_is_one_line(module, keys, words):
+def test_modules_unsupported_by_these_adapters_are_refused(module, keys, words):
     with expect_refusal(words):
         adapted(module, **keys)
 
@@ -270,9 +270,7 @@ def fleet_of(sections):
 
 
 @every_kind
-def test_clients_train_alike_alone_and_beside_others_above_a_base_that_stays(
-    fleet_of, adapter
-):
+def test_adapted_clients_train_identically_alone_and_in_lanes(fleet_of, adapter):
     fleet = fleet_of(adapter)
     assert fleet.setup.layout.width == P[adapter["kind"]]
     assert fleet.resources.kernel.widest > 1
@@ -293,7 +291,7 @@ def test_clients_train_alike_alone_and_beside_others_above_a_base_that_stays(
 
 @pytest.mark.slow
 @every_kind
-def test_what_is_trained_travels_alone_and_models_come_out_whole(
+def test_only_adapters_are_sent_and_exports_are_complete(
     played, sections, tmp_path, adapter
 ):
     # a model with a class token, whose exported program accepts any number of samples

@@ -93,7 +93,7 @@ def test_keys_that_do_not_fit_the_model_are_refused(keys, words):
         mlp(**keys)
 
 
-def test_a_layer_whose_weights_torchs_block_reads_is_no_target():
+def test_layers_read_inside_torchs_block_are_refused_as_targets():
     class Net(nn.Module):
         def __init__(self):
             super().__init__()

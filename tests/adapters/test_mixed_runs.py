@@ -24,7 +24,7 @@ def prepared(*given, **sections):
     return prepare_alone(table(*given, **sections))
 
 
-def test_the_base_of_an_mlp_takes_30_bytes_instead_of_60_and_the_forecast_says_so():
+def test_bfloat16_halves_frozen_weights_in_memory_and_forecast():
     """Its frozen layer has 6·5 weights and 6 biases."""
     half, exact = prepared(), prepared("exact")
     sizes = [

@@ -27,7 +27,7 @@ def test_the_first_rule_that_matches_as_a_whole_counts_and_the_rest_keeps_its_na
     assert find_all_pieces(["a"], {})["a"][0].tensor == "a"
 
 
-def test_two_stars_stand_for_any_number_of_parts():
+def test_two_stars_match_any_number_of_name_parts():
     rules = {"**.h.*.w": r"block\2.\1", "skip.**": [], "a.**.z": r"\1"}
     tensors = ["h.0.w", "x.y.h.1.w", "h.w", "skip", "skip.a.b", "a.z", "a.b.c.z"]
     assert list(find_all_pieces(tensors, rules)) == [
@@ -54,7 +54,7 @@ def test_queries_keys_and_values_are_joined_in_the_rules_order_and_split():
     assert torch.equal(made("k", {"qkv": joined.T}, turned), apart["k"])
 
 
-def test_a_matrix_is_transposed_and_numbers_get_another_shape_where_a_rule_says_so():
+def test_rules_transpose_or_reshape_a_tensor():
     matrix = torch.arange(6.0).view(2, 3)
     assert torch.equal(made("a", {"w": matrix}, {"w": "transposed a"}), matrix.T)
     reshaped = made("a", {"w": matrix}, {"w": "reshaped a"}, (3, 2))

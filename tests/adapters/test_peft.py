@@ -116,7 +116,7 @@ def test_further_trained_parameters_are_saved_as_whole_layers():
     assert "q.base_layer.weight" not in tensors and config["bias"] == "lora_only"
 
 
-def test_a_layer_whose_name_ends_another_goes_by_its_parameters():
+def test_layers_with_a_common_suffix_are_saved_by_parameter():
     """PEFT would save both as "q", but the layer in the block is a target."""
     module, adapter = adapted(targets=["block.q"], train=["q", "block.scale"])
     tensors, config = files_of(module, adapter)

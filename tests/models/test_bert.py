@@ -60,7 +60,7 @@ def test_bert_is_torchs_encoder(tmp_path, name, keys):
     assert_near(model.features(TOKENS), pooler(x[:, 0]).tanh())
 
 
-def test_what_is_behind_the_padding_changes_no_bit():
+def test_padding_changes_no_feature():
     torch.manual_seed(0)
     keys = {"vocabulary": WORDS, **SIZES}
     short, long = TOKENS[1:2, :3], TOKENS[1:2]

@@ -57,7 +57,7 @@ def test_tensors_that_are_not_the_models_are_refused(tmp_path, change, words):
         prepared_from(tmp_path / "init.safetensors")
 
 
-def test_what_is_no_such_file_is_refused(tmp_path):
+def test_an_invalid_file_is_refused(tmp_path):
     with expect_refusal(r"model\.init = '.*none': "):
         prepared_from(tmp_path / "none")
     other_type = b'{"a": {"dtype": "F6_E2M3", "shape": [4], "data_offsets": [0, 3]}}'

@@ -32,7 +32,7 @@ def make_frozen(kind, in_bfloat16=True):
     return constants.hold(module, values)
 
 
-def test_what_comes_out_is_float32_and_products_are_of_bfloat16():
+def test_products_are_in_bfloat16_and_outputs_in_float32():
     """x·w = 257/256 · 257/256, which bfloat16 rounds to 1 · 1."""
     module = MLP((1,), 2, hidden=())
     with torch.no_grad():
@@ -48,7 +48,7 @@ def test_what_comes_out_is_float32_and_products_are_of_bfloat16():
     assert plain(x)[0, 0] == (257 / 256) ** 2
 
 
-def test_weights_of_the_base_are_stored_in_bfloat16_and_what_is_trained_is_not():
+def test_only_frozen_weights_are_stored_in_bfloat16():
     module, exact = make_frozen("vit"), make_frozen("vit", in_bfloat16=False)
     base = constants.collect(module)
     short = {name for name, value in base.items() if value.dtype == torch.bfloat16}

@@ -74,7 +74,7 @@ def applied(layer, x, key=None, calls=1):
     return outputs if calls > 1 else outputs[0]
 
 
-def test_what_is_kept_is_scaled_and_the_rest_is_zero():
+def test_dropout_scales_kept_values_and_zeroes_the_rest():
     x = torch.randn(40, 50)
     output = applied(nn.Dropout(0.25), x)
     kept = output != 0

@@ -7,7 +7,7 @@ from hpcfl.models.resnet18 import plugin
 
 
 @pytest.mark.slow
-def test_computes_what_torchvision_computes():
+def test_outputs_equal_those_of_torchvision():
     from hpcfl.data.vision import torchvision
 
     ours, theirs = (

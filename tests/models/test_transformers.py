@@ -67,7 +67,7 @@ def fleet_of(experiment):
 
 
 @every_case
-def test_a_client_trains_alike_alone_and_beside_others(fleet_of, name):
+def test_a_client_trains_identically_alone_and_in_lanes(fleet_of, name):
     """Bit for bit in any lanes, to rounding one client after the other; all with
     dropout.
     """

@@ -206,7 +206,7 @@ def test_spectral_norm_has_statistics(kind):
     assert len(changed) == 2  # two vectors of the power iteration
 
 
-def test_constant_buffers_lie_in_no_row():
+def test_constant_buffers_are_in_no_row():
     module = nn.Sequential(Net((5,), 4), nn.BatchNorm1d(4))
     held = constants.hold(module, constants.copy_frozen(module))
     names = layout.lay_out_buffers(held).names
