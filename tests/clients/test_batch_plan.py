@@ -47,7 +47,7 @@ def test_positions_are_those_of_the_samples_of_each_lane():
 
 
 @pytest.mark.parametrize("most", [1, 4, 7, 30, 2048])
-def test_each_sample_is_used_once_whatever_a_block_holds(monkeypatch, most):
+def test_each_sample_is_used_once_for_any_block_size(monkeypatch, most):
     monkeypatch.setattr(batch_plan, "BLOCK_SAMPLES", most)
     lengths, size = [23, 20, 9, 8, 3], 4
     used = {lane: [] for lane in range(5)}

@@ -93,7 +93,7 @@ def test_a_rate_of_plain_steps_is_not_the_optimisers(make_fleet, rows_of):
     assert torch.equal(plain.train(rows_of(plain)), other.train(rows_of(other)))
 
 
-def test_what_a_trial_computes_counts(make_fleet, rows_of):
+def test_gradients_computed_in_a_trial_are_counted(make_fleet, rows_of):
     fleet = make_fleet(COUNTS)
     with fleet.trial():
         fleet.train(rows_of(fleet))

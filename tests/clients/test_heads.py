@@ -227,10 +227,10 @@ METHODS = [
 
 @pytest.mark.slow  # every training is done twice
 @pytest.mark.parametrize("method", METHODS, ids=str)
-def test_methods_train_on_features_what_they_train_on_samples(
+def test_training_on_features_equals_training_on_samples(
     federate, short_ala, tried_both_ways, method
 ):
-    """Methods that train a body by their own definition, and options.
+    """Compare both ways for options and methods that define their body's training.
     ``test_frozen_parameters.py`` tests models with a frozen body in the other methods.
     """
     trains_body = "body" in kind(method["name"]).trains
@@ -251,8 +251,8 @@ SHAPES = {"lenet": (1, 28, 28), **dict.fromkeys(TOKENS, (12,))}
 
 
 @pytest.mark.parametrize("name", plugins.list_names("hpcfl.models"))
-def test_the_features_of_every_model_stand_for_samples(name):
-    """The head gives the model's outputs from them, as the structure of the model
+def test_heads_of_all_models_map_features_to_outputs(name):
+    """The head computes the outputs from the features, as the model's structure
     implies.
     """
     shape = SHAPES.get(name, (3, 32, 32))

@@ -62,7 +62,7 @@ def test_lanes_fill_the_memory_and_one_always_trains():
     assert model.training
 
 
-def test_the_base_lies_in_the_memory_once():
+def test_the_frozen_base_counts_once_in_memory():
     model = make_model()
     model.hidden1.requires_grad_(False)
     model, training = constants.hold(model, constants.copy_frozen(model)), Training()
@@ -72,7 +72,7 @@ def test_the_base_lies_in_the_memory_once():
         assert count_lanes(model, X, training, memory, 0, clients=0) == lanes
 
 
-def test_rows_of_clients_whose_turn_is_later_take_room():
+def test_rows_of_waiting_clients_count_in_memory():
     """Each client has two rows, and its private state twice; with a thousand clients
     one lane may be the only one that fits.
     """

@@ -47,7 +47,7 @@ def test_outputs_against_a_loop(make_fleet, rows_of, monkeypatch, lanes, block):
         assert not outputs[client, ~own].any() and not labels[client, ~own].any()
 
 
-def test_a_limit_of_outputs_is_drawn_anew_in_each_round(make_fleet, rows_of):
+def test_limited_outputs_are_sampled_again_in_each_round(make_fleet, rows_of):
     """The samples are in order and without repetition. Clients with fewer samples use
     all, and the number of places is the same for every client.
     """

@@ -53,13 +53,13 @@ def trained(make_fleet, rows_of, lanes, **how):
     return fleet.train(rows_of(fleet), **how)
 
 
-def test_a_client_alone_draws_what_it_draws_in_a_lane(make_fleet, rows_of):
+def test_a_client_has_the_same_draws_alone_and_in_lanes(make_fleet, rows_of):
     alone, beside = (trained(make_fleet, rows_of, lanes) for lanes in (1, 3))
     torch.testing.assert_close(alone, beside, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.slow
-def test_lanes_beside_it_change_no_bit(make_fleet, rows_of):
+def test_random_layers_are_bit_identical_for_any_lanes(make_fleet, rows_of):
     expected = trained(make_fleet, rows_of, "auto")
     for lanes in (2, 7):
         assert torch.equal(trained(make_fleet, rows_of, lanes), expected)
@@ -69,7 +69,7 @@ def test_lanes_beside_it_change_no_bit(make_fleet, rows_of):
         assert torch.equal(one[client], expected[client])
 
 
-def test_a_client_draws_anew_in_each_epoch_phase_and_round(make_fleet, rows_of):
+def test_draws_differ_between_phases_and_rounds(make_fleet, rows_of):
     """One mini-batch of all samples, in any order."""
     how = {**HOW, "model": MODEL, "batch_size": 100}
     fleets = [make_fleet(round=round, **how) for round in (1, 1, 2)]

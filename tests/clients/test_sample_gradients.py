@@ -81,7 +81,7 @@ def test_gradients_of_scores_are_counted_apart(federate):
     assert np.nan_to_num(scores).tolist() == [0, 3 * 28, 3 * 28]
 
 
-def test_tuning_at_scoring_counts_for_those_who_only_are_scored(federate):
+def test_tuning_for_scores_counts_for_clients_that_did_not_train(federate):
     """One of three clients takes part and tunes its start model for three epochs in
     every round. The other clients are tuned when they are scored, in round 2 and after
     it.

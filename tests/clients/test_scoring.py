@@ -39,7 +39,7 @@ def test_score_against_a_loop(make_fleet, rows_of, lanes):
 
 
 @every_kernel
-def test_a_client_whose_model_is_nan_has_no_numbers(make_fleet, rows_of, lanes):
+def test_a_client_with_a_nan_model_has_no_scores(make_fleet, rows_of, lanes):
     """Otherwise the class with the largest logit would be 0, and its samples would
     count as correct.
     """
@@ -126,7 +126,7 @@ def test_models_that_do_not_fit_are_scored_in_fewer_lanes(
     torch.testing.assert_close(found, expected)
 
 
-def test_rows_that_are_changed_in_place_are_scored_anew(make_fleet, rows_of):
+def test_rows_changed_in_place_are_scored_again(make_fleet, rows_of):
     fleet = make_fleet()
     rows = rows_of(fleet)
     fleet.score("before", rows)

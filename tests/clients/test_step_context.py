@@ -217,11 +217,9 @@ def test_uniform_draws_are_each_clients_own(make_fleet):
 
 
 @every_lanes
-def test_a_step_knows_its_index_and_draws_what_the_fleet_would(
-    make_fleet, rows_of, lanes
-):
-    """This holds whatever other lanes run: 9, 2 and 5 samples in batches of 4 give 3, 1
-    and 2 steps per epoch. A step may store its index.
+def test_a_step_has_its_index_and_the_fleets_draws(make_fleet, rows_of, lanes):
+    """Other lanes change neither: 9, 2 and 5 samples in batches of 4 give 3, 1 and 2 steps
+    per epoch. A step may store its index.
     """
     fleet = make_fleet([[9, 0, 0, 0], [2, 0, 0, 0], [3, 2, 0, 0]], lanes=lanes)
     seen = [], [], []

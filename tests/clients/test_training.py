@@ -99,7 +99,7 @@ def test_each_client_does_its_own_share_of_the_epochs(make_fleet, rows_of, lanes
 
 
 @every_kernel
-def test_trained_rows_beyond_memory_lie_in_a_file(
+def test_trained_rows_beyond_memory_are_stored_in_a_file(
     make_fleet, rows_of, monkeypatch, files, lanes
 ):
     fleet, other = make_fleet(COUNTS, lanes=lanes), make_fleet(COUNTS, lanes=lanes)

@@ -55,7 +55,7 @@ def test_groups_of_clients_end_as_on_the_cpu(method, together, tmp_path, monkeyp
 
 
 @pytest.mark.parametrize(("model", "clients"), on_gpu.SIDE_BY_SIDE.items())
-def test_lanes_need_no_more_memory_than_the_rule_says(model, clients, tmp_path):
+def test_lanes_need_no_more_memory_than_the_rule_estimates(model, clients, tmp_path):
     training = {"batch_size": 4, "optimizer": "adam", "clip": 1.0}
     sections = {**on_gpu.made_up(model, tmp_path), "training": training}
     share = on_gpu.share_of_rule(

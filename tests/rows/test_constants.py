@@ -53,7 +53,7 @@ def partly(*frozen):
         ),
     ],
 )
-def test_a_group_has_the_columns_of_what_is_trained(frozen, columns, widths):
+def test_a_group_has_the_columns_of_its_trained_parameters(frozen, columns, widths):
     layout = lay_out_parameters(partly(*frozen))
     for group, span in columns.items():
         assert layout.columns(group) == slice(*span)
@@ -62,7 +62,7 @@ def test_a_group_has_the_columns_of_what_is_trained(frozen, columns, widths):
     assert layout.list_members(["all"]) == layout.names
 
 
-def test_the_parameters_of_a_model_are_what_its_row_holds():
+def test_the_parameters_of_a_model_are_those_of_its_row():
     model = copy.deepcopy(partly("hidden1"))
     layout, constant = lay_out_parameters(model), constants.collect(model)
     assert [name for name, _ in model.named_parameters()] == layout.names
@@ -105,7 +105,7 @@ def test_tied_parameters_are_one_constant():
     ]
 
 
-def test_a_model_that_freezes_nothing_stays_what_it_is():
+def test_a_model_without_frozen_parameters_is_unchanged():
     model = MLP((3,), 2)
     assert type(constants.hold(model, constants.copy_frozen(model))) is MLP
     assert constants.collect(model) == {} and constants.release(model) is model

@@ -34,7 +34,7 @@ WAYS = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_misspelt_name_is_refused_whichever_way_it_is_assigned(way):
+def test_a_misspelt_name_is_refused_in_every_assignment(way):
     server = declared()
     with pytest.raises(UnknownName, match=r"server\['modell'\].*'model'"):
         WAYS[way](server, "modell", torch.ones(2))

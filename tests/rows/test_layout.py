@@ -54,7 +54,7 @@ def test_members_of_a_union_are_in_row_order(layout):
         (4, "method.layers = 4: .* 1 to 3"),
     ],
 )
-def test_unknown_groups_are_named_with_what_is_there(layout, group, message):
+def test_unknown_groups_are_refused_with_the_valid_ones(layout, group, message):
     with expect_refusal(message):
         layout.columns(group)
 
@@ -66,7 +66,7 @@ def test_without_a_head_the_last_child_is_it():
     assert layout.columns("head") == slice(9, 25)
 
 
-def test_parameters_that_do_not_lie_side_by_side_are_refused():
+def test_groups_of_scattered_parameters_are_refused():
     one = torch.zeros(1)
     with expect_refusal("'a'"):
         Layout([("a.x", one), ("b.x", one), ("a.y", one)])

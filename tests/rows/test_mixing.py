@@ -35,7 +35,7 @@ def test_combine_adds_products_in_order(any_blocks):
     assert torch.equal(mixing.combine(matrix, rows, torch.float32), found.float())
 
 
-def test_the_sum_of_a_row_has_the_same_bits_beside_others(two_threads):
+def test_row_sum_bits_do_not_depend_on_other_rows(two_threads):
     rows = torch.randn(3, 100_000, generator=torch.Generator().manual_seed(0))
     beside = mixing.sum_rows(rows)
     alone = [mixing.sum_rows(row[None]) for row in rows]
@@ -160,7 +160,7 @@ def test_a_forked_process_has_cores_of_its_own(zygote):
 
 
 @pytest.mark.parametrize("width", [1, 3, 1001])
-def test_a_combined_row_has_the_same_bits_whatever_others_there_are(width):
+def test_combined_row_bits_do_not_depend_on_other_rows(width):
     matrix, rows = torch.randn(9, 7).double(), torch.randn(7, width).double()
     together = mixing.combine(matrix, rows, torch.float64)
     for count in range(1, 9):
@@ -172,7 +172,7 @@ def test_a_combined_row_has_the_same_bits_whatever_others_there_are(width):
 
 
 @pytest.mark.parametrize("transposed", [False, True])
-def test_a_lanes_product_has_the_same_bits_whatever_lanes_are_beside_it(transposed):
+def test_lane_product_bits_do_not_depend_on_other_lanes(transposed):
     matrix, rows = torch.randn(9, 513), torch.randn(513, 40)
     rows = rows.T.contiguous().T if transposed else rows
     whole = mixing.multiply_lanes(matrix, rows)
@@ -192,7 +192,7 @@ def test_equal_models_mix_to_themselves_bit_for_bit():
         assert torch.equal(combined, model)
 
 
-def test_average_keeps_what_float32_sums_would_lose():
+def test_average_is_more_exact_than_float32_sums():
     rows = torch.tensor([[1e8], [1.0], [-1e8]])
     mean = mixing.average(torch.ones(3).double() / 3, rows)
     assert mean.item() == pytest.approx(1 / 3, rel=1e-6)

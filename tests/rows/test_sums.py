@@ -107,7 +107,7 @@ def test_several_means_of_the_same_rows_and_of_rows_of_their_own():
     )
 
 
-def test_what_is_given_stays_and_rows_without_weight_are_not_read():
+def test_inputs_stay_unchanged_and_rows_without_weight_are_skipped():
     rows = torch.tensor([[1.0, 2.0], [torch.nan, torch.inf]]).double()
     kept = rows.clone()
     assert mean([(rows, torch.tensor([[2], [0]]))]).tolist() == [[1.0, 2.0]]

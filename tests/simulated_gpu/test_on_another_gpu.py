@@ -31,7 +31,7 @@ def play(folder, rounds):
     return find_latest(folder / "checkpoints").digest
 
 
-def test_a_resumed_run_says_that_it_has_another_gpu(gpu, tmp_path, monkeypatch, capfd):
+def test_resuming_on_another_gpu_is_noted(gpu, tmp_path, monkeypatch, capfd):
     plain = play(tmp_path / "plain", 3)
     play(tmp_path / "resumed", 1)
     assert play(tmp_path / "resumed", 3) == plain
@@ -44,9 +44,7 @@ def test_a_resumed_run_says_that_it_has_another_gpu(gpu, tmp_path, monkeypatch, 
     assert "with other gpus (['simulated, CUDA" in words and "['another, CUDA" in words
 
 
-def test_a_resumed_run_says_that_it_has_other_lanes_or_ranks(
-    gpu, tmp_path, monkeypatch, capfd
-):
+def test_resuming_with_other_lanes_or_ranks_is_noted(gpu, tmp_path, monkeypatch, capfd):
     play(tmp_path, 1)
     monkeypatch.setattr(lane_choice, "count_lanes", lambda **given: 1)
     describe = ClaimedRun.describe

@@ -173,7 +173,7 @@ def test_steps_of_single_lanes_end_as_on_the_cpu(on_gpu, on_cpu, samples):
         assert apart(value, plain.state[key]) <= rounding
 
 
-def test_a_step_may_write_rows_that_lie_in_another_order(
+def test_a_step_may_write_rows_in_another_memory_layout(
     on_gpu, on_cpu, samples, monkeypatch
 ):
     set_rows = StepContext.set_rows

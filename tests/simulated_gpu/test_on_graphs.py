@@ -46,7 +46,7 @@ def test_one_replay_of_a_training_is_compared(gpu):
     assert gpu.ledger.waits.total() == 1
 
 
-def test_what_a_function_changes_is_changed_by_its_graph(gpu):
+def test_a_graph_changes_the_same_tensors_as_its_function(gpu):
     def function(x, total):
         total.add_(x)
         return (x * total,)

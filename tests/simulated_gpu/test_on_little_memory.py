@@ -54,7 +54,7 @@ METHODS += [pytest.param("apfl", UNEVEN, {"batch_size": 4}, 3, id="lanes that en
     ],
     ids=str,
 )
-def test_a_lane_needs_no_more_than_the_rule_says(
+def test_a_lane_needs_no_more_memory_than_the_rule_estimates(
     gpu, samples, monkeypatch, method, model, training, form
 ):
     """Two rounds, the second with graphs."""
@@ -93,7 +93,7 @@ def test_half_as_many_lanes_train_where_they_do_not_fit(gpu, federate, on_cpu, c
 
 
 @pytest.mark.parametrize(("method", "models"), IN_POOLS.items())
-def test_rows_and_pools_lie_there_as_far_as_they_fit(
+def test_rows_and_pools_use_the_available_device_memory(
     gpu, federate, on_cpu, monkeypatch, method, models
 ):
     """In groups of two the device has memory for two rows and state of six clients
@@ -123,7 +123,7 @@ def test_rows_and_pools_lie_there_as_far_as_they_fit(
     assert peaks[2] <= peaks[1] - models * model
 
 
-def test_check_counts_what_lies_on_the_gpu(gpu, monkeypatch):
+def test_check_counts_the_memory_on_the_gpu(gpu, monkeypatch):
     """Ditto's clients store one model each; of eight clients two have their rows there."""
     monkeypatch.setattr(lane_choice, "fit_clients", lambda *_: 2)
     runtime = {"device": "cuda", "lanes": 20}

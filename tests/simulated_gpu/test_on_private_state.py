@@ -61,7 +61,7 @@ def test_rows_that_do_not_fit_go_to_memory(gpu):
     assert same(store.get([1, 3]), 5, 8)
 
 
-def test_a_snapshot_is_of_its_moment_wherever_its_rows_lie(gpu):
+def test_later_changes_do_not_affect_a_snapshot(gpu):
     store = ClientStore([0], ROW, gpu_memory=SIZE)
     store.put([0], state(1))
     [row] = store.snapshot().written.values()

@@ -9,7 +9,7 @@ COUNTS = [[4, 4, 0, 0], [6, 2, 1, 0], [3, 0, 0, 2]]
 
 
 @pytest.mark.parametrize("method", ["fedavg", "per-fedavg"])
-def test_clients_draw_on_the_device_what_they_draw_on_a_cpu(
+def test_clients_draw_the_same_numbers_on_device_and_cpu(
     on_gpu, on_cpu, monkeypatch, method
 ):
     monkeypatch.setattr(cuda_graphs, "SOON", 1)

@@ -56,12 +56,12 @@ def test_waits_and_copies_are_counted(gpu):
         lambda x: torch.cuda.synchronize(),
     ],
 )
-def test_a_capture_refuses_what_a_graph_cannot_hold(gpu, illegal):
+def test_a_capture_refuses_operations_that_graphs_cannot_contain(gpu, illegal):
     with pytest.raises(IllegalInCapture):
         captured(illegal, torch.ones(3, device="cuda"))
 
 
-def test_another_graph_may_overwrite_what_lies_between(gpu):
+def test_another_graph_may_overwrite_intermediate_results(gpu):
     x = torch.ones(3, device="cuda")
     kept = []
     graph, result = captured(lambda x: kept.append((2 * x).detach()) or kept[-1] + 1, x)
@@ -75,7 +75,7 @@ def test_another_graph_may_overwrite_what_lies_between(gpu):
     assert values.isnan().all() and result.tolist() == [3.0] * 3
 
 
-def test_lists_of_tensors_are_one_kernel_where_they_lie_alike(gpu):
+def test_tensor_lists_of_one_memory_layout_need_one_kernel(gpu):
     alike = [torch.zeros(3, 4, device="cuda") for _ in range(5)]
     gpu.ledger.clear()
     torch._foreach_add_(alike, 1.0)

@@ -25,7 +25,7 @@ from hpcfl.models.mlp import MLP
         (CNN((1, 28, 28), 10), "cuda", 1 << 30),
     ],
 )
-def test_how_many_lanes_there_are_unless_told(model, device, lanes):
+def test_default_number_of_lanes(model, device, lanes):
     assert choose_kernel(model, torch.device(device), "auto").widest == lanes
 
 
@@ -34,9 +34,7 @@ def test_how_many_lanes_there_are_unless_told(model, device, lanes):
     ("outputs", "inputs"),
     [(6, 5), (10, 30), (7, 33), (100, 61), (10, 50), (64, 785), (13, 17)],
 )
-def test_a_product_does_not_depend_on_where_a_lane_lies_in_memory(
-    outputs, inputs, batch
-):
+def test_a_product_does_not_depend_on_a_lanes_memory_alignment(outputs, inputs, batch):
     """With these sizes the lanes of one tensor have different alignments for the
     processor's vectors: forward and both backward products.
     """

@@ -43,6 +43,6 @@ def test_no_more_lanes_are_computed_than_there_are():
     assert round_up(90, 100) == 96
 
 
-def test_what_is_no_number_equals_itself():
+def test_nan_equals_itself():
     one, other = torch.tensor([1.0, torch.nan]), torch.tensor([1.0, 2.0])
     assert is_equal(one, one) and not is_equal(one, other) and not is_equal(other, one)

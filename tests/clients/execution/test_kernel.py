@@ -104,9 +104,7 @@ def test_lanes_agree_with_one_at_a_time_in_float64(
 
 
 @pytest.mark.parametrize("training", HOW, ids=lambda how: "-".join(how) or "plain")
-def test_a_stacked_lane_has_the_same_bits_beside_any_others(
-    make_fleet, rows_of, training
-):
+def test_lane_bits_do_not_depend_on_the_number_of_lanes(make_fleet, rows_of, training):
     alone = train(make_fleet, rows_of, "all", torch.float32, **training)
     for lanes in (2, 7):
         for one, other in zip(
@@ -218,7 +216,7 @@ LIMITED = {
 
 
 @pytest.mark.parametrize("name", LIMITED)
-def test_what_runs_for_one_client_only_is_a_limit_of_batching(name):
+def test_operators_that_fail_under_vmap_are_batching_limits(name):
     function = LIMITED[name]
     x = torch.linspace(-1, 1, 60).view(3, 4, 5).requires_grad_()
     function(x[0])

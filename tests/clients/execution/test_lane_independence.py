@@ -294,7 +294,7 @@ def test_every_layer_of_torch_is_known_here():
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
 @pytest.mark.parametrize("name", ARGUMENTS)
-def test_a_lane_has_the_same_bits_beside_any_others_in_every_layer(name):
+def test_lane_bits_do_not_depend_on_other_lanes_in_any_layer(name):
     kernel = BatchedKernel(Around(name), LANES, keeps_bits=True)
     assert not depends_on_lanes(kernel)
 
@@ -341,7 +341,7 @@ def test_every_operator_that_runs_side_by_side_is_compared_here():
     assert not lane_independence.INDEPENDENT - seen.names
 
 
-def test_a_lane_with_one_sample_has_the_same_bits_alone_as_beside_others():
+def test_lane_bits_of_one_sample_do_not_depend_on_other_lanes():
     """On Intel's processors MKL multiplies a single pair of matrices with a different
     kernel.
     """

@@ -38,9 +38,7 @@ class Tape:
         ``unsqueeze_`` may change the shape of the existing ones later.
         """
         with torch._C._DisableTorchDispatch(), torch.no_grad():
-            args, kwargs, results = each(
-                _shown_anew, (args, kwargs, tensors_in(result))
-            )
+            args, kwargs, results = each(_detach, (args, kwargs, tensors_in(result)))
         self._entries.append(Entry(operation, args, kwargs, results))
 
     def keep(self, tensors: list[Tensor]):
@@ -81,5 +79,6 @@ class Tape:
                         place.fill_(math.nan)
 
 
-def _shown_anew(item):
+def _detach(item):
+    """Return a tensor without its history, or another object as it is."""
     return item.detach() if isinstance(item, Tensor) else item
