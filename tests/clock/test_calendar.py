@@ -25,7 +25,7 @@ EQUAL = {
 
 
 @pytest.mark.parametrize("method", ["ditto", "scaffold"])
-def test_where_nobody_is_late_the_clock_changes_no_bit(federate, method):
+def test_virtual_time_without_late_clients_changes_no_bit(federate, method):
     keys = {"participation": {"fraction": 0.6, "dropout": 0.3}}
     untimed = federate(method, **keys)
     with_clock = federate(method, **keys, time=SYNCHRONOUS)
@@ -41,7 +41,7 @@ def test_times_have_a_place_for_newcomers(federate):
     assert np.isnan(updates[:, 5:]).all()
 
 
-def test_who_misses_the_deadline_changes_nothing(federate):
+def test_clients_that_miss_the_deadline_change_nothing(federate):
     """Equal devices; the clients differ only in their samples. Ditto trains three
     epochs in total, so they take 6, 27, 12 and 24 seconds. With a deadline between the
     second and the third arrival two clients count, and the private state of the others
@@ -64,7 +64,7 @@ def test_who_misses_the_deadline_changes_nothing(federate):
     assert "clients/train_loss" not in initial.values
 
 
-def test_a_round_of_nobody_where_only_the_cohort_is_scored(federate):
+def test_a_round_without_arrivals_scores_an_empty_cohort(federate):
     played = federate(
         "fedavg",
         rounds=2,
@@ -74,7 +74,7 @@ def test_a_round_of_nobody_where_only_the_cohort_is_scored(federate):
     assert played.values["time/arrivals"][:2].tolist() == [0, 0]
 
 
-def test_part_of_the_epochs_is_what_stragglers_do(federate):
+def test_partial_work_of_late_clients_equals_that_of_stragglers(federate):
     """Three epochs of 2, 9 and 6 seconds, of which 3, 0 and 1 fit into 6.1 seconds."""
     counts = [[2, 0, 0, 0], [0, 9, 0, 0], [6, 0, 0, 0]]
     time = {**EQUAL, "deadline": 6.1, "late": "partial"}

@@ -35,7 +35,7 @@ def test_lognormal_devices_have_the_median_and_the_spread_of_the_keys():
     assert abs(logs.std() - 0.6) < 5 * 0.6 / np.sqrt(2000)
 
 
-def test_who_is_how_fast_follows_seed_and_client_alone():
+def test_a_clients_speed_depends_only_on_seed_and_client():
     few, many = paces(5), paces(9)
     np.testing.assert_array_equal(few, many[:5])
     other = draw_devices(Time(), 5, 4, 1.0)

@@ -13,7 +13,7 @@ def calendar(**sections):
     return make_schedule(prepare_tiny("fedavg", **sections), OneProcess())
 
 
-def test_what_cannot_be_is_refused_before_round_1(tmp_path):
+def test_impossible_availability_is_refused_before_round_1(tmp_path):
     file = tmp_path / "on.json"
     file.write_text('[{"active": [], "inactive": [], "finish_time": 9}]')
     time = {

@@ -42,7 +42,7 @@ def test_a_deadline_between_the_second_and_the_third_arrival():
     assert (step.busy, step.wasted, step.lost) == (5.5 * S, 2.5 * S, 1)
 
 
-def test_who_arrives_at_the_deadline_counts():
+def test_a_client_that_arrives_at_the_deadline_counts():
     assert clients(synchronous([3 * S, 2 * S], deadline=2.0).step()) == [1]
 
 
@@ -81,7 +81,7 @@ def test_part_of_the_epochs_where_not_all_fit():
     assert [(job.client, job.share) for job in step.jobs] == [(0, 1.0), (1, 1.5 / 4)]
 
 
-def test_who_goes_off_before_its_end_is_lost_and_the_clock_jumps_to_who_comes_on():
+def test_unavailable_clients_lose_work_and_the_clock_skips_idle_time():
     """Client 0 is on in [0, 3), client 1 in [0, 2), of 10 seconds. Of 2.5 seconds of
     work client 1 does 2 without effect, and then no client is on until 10.
     """

@@ -35,7 +35,7 @@ def test_fields_keep_their_type_order_and_values(dtype):
     assert torch.equal(back["own"], own) and back["own"].dtype == dtype
 
 
-def test_floats_are_what_the_message_declares():
+def test_floats_are_counted_as_the_message_declares():
     mask = Field(torch.ones(3, 64, dtype=torch.uint8), floats=64 / 32)
     some = Field(torch.zeros(3, 10), floats=torch.tensor([0, 5, 10]))
     assert there({"mask": mask, "some": some})[1] == 2 + 5
@@ -59,7 +59,7 @@ def mixture(clients):
     )
 
 
-def test_of_a_mixture_travels_what_is_fewer_bytes():
+def test_a_mixture_is_sent_in_its_smaller_form():
     """The weights count 16 bytes for each client, a client's row 400."""
     kinds = [
         type(exchange.choose_lighter(mixture(clients=13), size))
@@ -75,7 +75,7 @@ def test_of_a_mixture_travels_what_is_fewer_bytes():
 
 
 @pytest.mark.parametrize("models", [False, True])
-def test_a_mixture_arrives_as_rows_whatever_travels(monkeypatch, models):
+def test_a_mixture_arrives_as_rows_in_either_form(monkeypatch, models):
     sent = mixture(len(IDS))
     monkeypatch.setattr(
         exchange,

@@ -38,7 +38,7 @@ def test_of_several_means_arrive_as_many_rows(arrived):
     ]
 
 
-def test_floats_are_what_a_clients_rows_hold_or_what_is_declared():
+def test_floats_of_a_mean_are_counted_or_declared():
     of = [
         Mean(ROWS, SAMPLES),
         Mean(torch.zeros(3, 4, 5), torch.ones(3, 4)),
@@ -70,7 +70,7 @@ def test_other_weights_are_refused(weights):
         Mean(ROWS, torch.tensor(weights))
 
 
-def test_those_who_are_left_out_do_not_count(arrived):
+def test_excluded_clients_do_not_count_in_means(arrived):
     sent = {"mean": Mean(ROWS, SAMPLES, torch.ones(3)), "rows": Field(ROWS)}
     left = select_sound(sent, torch.tensor([True, False, True]))
     found = arrived(left)
@@ -86,7 +86,7 @@ def test_a_pick_of_no_model_is_no_model():
         pool.take(pool.picks[0])
 
 
-def test_with_nobody_left_there_is_no_mean():
+def test_a_mean_without_clients_is_nan():
     left = select_sound({"mean": Mean(ROWS, SAMPLES)}, torch.zeros(3, dtype=torch.bool))
     found = exchange.gather(
         OneProcess(),

@@ -20,7 +20,7 @@ def test_ranks_of_a_job_inherit_nothing_from_a_process_on_its_own():
     ("kinds", "takes"),
     [(None, False), ("mpi,system", False), ("mpi,system,cuda:device", True)],
 )
-def test_arrays_may_lie_in_a_gpu_where_mpi_says_so(kinds, takes):
+def test_gpu_arrays_are_used_if_mpi_supports_them(kinds, takes):
     host = SimpleNamespace(rank=0, size=2)
     info = SimpleNamespace(Get={"mpi_memory_alloc_kinds": kinds}.get)
     world = SimpleNamespace(

@@ -58,7 +58,7 @@ def test_an_exception_in_a_method_ends_all_ranks_and_names_rank_round_and_client
 
 
 @pytest.mark.parametrize("stopped", [0, 2])
-def test_a_rank_that_says_nothing_ends_the_job(start, experiment, tmp_path, stopped):
+def test_a_silent_rank_ends_the_job(start, experiment, tmp_path, stopped):
     file = experiment(f"{FEDAVG}[runtime]\nhang_after = 3.0\n", 100_000)
     job = start(3, file, "--out", tmp_path / "out")
     jobs.wait_for_round(job, tmp_path / "out", 2)
@@ -81,9 +81,7 @@ def test_a_rank_that_stops_in_the_middle_of_an_exchange_ends_the_job(ended):
     assert " 3 s (runtime.hang_after)" in output
 
 
-def test_a_rank_that_says_nothing_before_the_first_round_ends_the_job(
-    start, experiment, tmp_path
-):
+def test_a_silent_rank_before_round_1_ends_the_job(start, experiment, tmp_path):
     file = experiment(f"{FEDAVG}[runtime]\nhang_after = 1.0\n")
     replace_scheme(file, "tiny:Stuck")
     code, output = start(3, file, "--out", tmp_path / "out").wait()
@@ -92,7 +90,7 @@ def test_a_rank_that_says_nothing_before_the_first_round_ends_the_job(
     assert not (tmp_path / "out").exists()
 
 
-def test_what_only_one_rank_lacks_is_bad_input_of_all(start, experiment, tmp_path):
+def test_a_missing_file_on_one_rank_ends_all_ranks(start, experiment, tmp_path):
     file = experiment(FEDAVG)
     replace_scheme(file, "tiny:Unreadable")
     code, output = start(3, file, "--out", tmp_path / "out").wait()

@@ -58,7 +58,7 @@ def measured(start, folder, method, hidden):
 # FedAvg's server receives one mean; FedAMP's stores, sends and receives a model of each
 # client.
 @pytest.mark.parametrize("method", ["fedavg", "fedamp"])
-def test_the_server_takes_what_was_forecast(start, tmp_path, method):
+def test_the_servers_memory_matches_the_forecast(start, tmp_path, method):
     large = measured(start, tmp_path / "large", method, LARGE)
     grown = large - measured(start, tmp_path / "small", method, SMALL)
     expected = forecast(method, LARGE) - forecast(method, SMALL)

@@ -30,7 +30,7 @@ def test_the_utilities_of_oort():
     assert utilities == pytest.approx(expected, rel=1e-12)
 
 
-def test_oort_takes_only_who_is_nearly_as_good_as_the_last_of_the_best():
+def test_oort_exploits_only_clients_near_the_utility_cutoff():
     """The utilities of the test above are 0.12, 1.0, 0.32, 1.23. The last of the best
     two is client 1, and no other client has 95 % of its utility.
     """

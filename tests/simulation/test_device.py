@@ -187,8 +187,8 @@ class Two(OneProcess):
 @pytest.mark.parametrize(
     ("host", "number", "sharing"), [("", "A", 2), ("", "B", 1), ("elsewhere", "A", 1)]
 )
-def test_a_gpu_is_shared_by_those_who_see_the_same_one(gpus, host, number, sharing):
-    """Whatever its name on a rank: under --gpus-per-task every rank has its GPU as
+def test_ranks_that_see_the_same_gpu_share_it(gpus, host, number, sharing):
+    """Names on ranks are not compared: under --gpus-per-task every rank has its GPU as
     cuda:0.
     """
     gpus("A")
@@ -227,7 +227,7 @@ def test_one_process_is_server_and_worker(monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_sweep_says_it_once_for_all_cells(tmp_path, printed):
+def test_a_sweep_prints_each_placement_of_clients_once(tmp_path, printed):
     """The note is repeated if a rank has other clients."""
     cases = [
         {"partition.counts": tiny.COUNTS[:n], "partition.clients": n} for n in (3, 5)

@@ -47,5 +47,5 @@ def test_a_model_that_runs_is_not_at_fault():
         (ValueError("a shape"), False),
     ],
 )
-def test_a_failure_of_the_machine_is_told_from_a_mistake(error, failed):
+def test_machine_failures_are_distinguished_from_mistakes(error, failed):
     assert diagnosis.is_failure(error) == failed

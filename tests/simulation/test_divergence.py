@@ -50,7 +50,7 @@ def test_an_excluded_client_is_left_out_and_its_private_state_rolled_back(federa
 
 
 @pytest.mark.slow
-def test_a_round_in_which_everyone_diverges_leaves_the_server_as_it_is(federate):
+def test_a_round_with_only_diverged_clients_changes_nothing(federate):
     method = {"name": "tiny:Diverges", "everyone": True, "since": 3}
     before = federate(method, training=EXCLUDE, rounds=2)
     after = federate(method, training=EXCLUDE, rounds=3)

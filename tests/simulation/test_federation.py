@@ -33,9 +33,7 @@ def test_the_state_of_optimisers_is_reset_every_round(federate):
     assert torch.equal(played.clients["model"], plain.clients["model"])
 
 
-def test_a_rank_without_room_for_what_the_server_sends_ends_the_job(
-    federate, monkeypatch
-):
+def test_a_full_disk_on_one_rank_ends_the_job(federate, monkeypatch):
     """The other ranks have no information about it, so the ranks cannot end together."""
 
     def full(*arguments):
@@ -139,7 +137,7 @@ def test_of_equal_rounds_the_first_is_the_best():
     assert watch.take().round == 3 and watch.take() is None
 
 
-def test_the_supervisor_of_a_job_is_told_what_rounds_and_checkpoints_take(
+def test_the_supervisor_receives_the_seconds_of_rounds_and_checkpoints(
     federate, monkeypatch, tmp_path
 ):
     monkeypatch.setenv(output.PACE, str(tmp_path / "pace"))

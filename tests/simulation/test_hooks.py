@@ -136,7 +136,7 @@ def test_overlays_go_outwards_up_and_inwards_down():
 
 
 @pytest.mark.parametrize("epochs", [0, 1])
-def test_newcomers_and_final_scoring_get_what_is_inside_the_overlays(epochs):
+def test_messages_for_newcomers_and_final_scoring_pass_the_overlays(epochs):
     log = []
     prepared = prepared_with(
         Logged("outer", log),

@@ -215,9 +215,7 @@ def test_an_option_prints_the_traceback(hpcfl):
         ("model.name=mistakes:Recurrent", "self.cell(x[:, 0])"),
     ],
 )
-def test_what_cannot_be_batched_runs_with_one_lane_and_a_note(
-    hpcfl, override, fragment
-):
+def test_unbatchable_code_runs_with_one_lane_and_a_note(hpcfl, override, fragment):
     for name in ("check", "run"):
         code, shown, errors = hpcfl(name, override)
         assert code == 0, errors
@@ -265,7 +263,7 @@ def test_a_server_that_keeps_its_state_is_noted(method, overlays, is_noted):
         ("attention", "auto", None),
     ],
 )
-def test_a_note_says_what_depends_on_the_clients_beside(kind, lanes, words):
+def test_operators_that_depend_on_other_lanes_are_noted(kind, lanes, words):
     notes = preflight.run(
         prepare_tiny(
             "fedavg",
@@ -456,7 +454,7 @@ def test_an_interrupt_is_none_of_these(hpcfl, failing):
         hpcfl("run")
 
 
-def test_a_failure_in_a_hook_of_the_server_is_not_excused(hpcfl, monkeypatch):
+def test_a_machine_failure_in_a_server_hook_ends_the_run(hpcfl, monkeypatch):
     def full(*given):
         raise OSError(errno.EIO, "Input/output error")
 

@@ -66,9 +66,7 @@ def test_notes_are_of_the_data_and_not_of_a_stored_partition(tmp_path):
         ({"scheme": "client-dirichlet", "train_samples": 9, "test_samples": 2}, False),
     ],
 )
-def test_test_samples_of_a_user_that_a_scheme_splits_anew_are_noted(
-    tmp_path, partition, is_noted
-):
+def test_resplitting_a_users_test_samples_is_noted(tmp_path, partition, is_noted):
     rows = []
     for number in range(40):
         part = "train" if number < 30 else "test"

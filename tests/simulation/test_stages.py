@@ -134,7 +134,7 @@ def test_ranks_meet_in_some_stages_and_in_no_others(monkeypatch):
         (OneProcess, "allgather", "round 1, the clients' numbers"),
     ],
 )
-def test_what_fails_on_one_rank_says_in_which_stage(monkeypatch, owner, name, place):
+def test_a_failure_on_one_rank_names_its_stage(monkeypatch, owner, name, place):
     def fail(*arguments):
         raise ZeroDivisionError("a bug")
 
@@ -148,7 +148,7 @@ def test_what_fails_on_one_rank_says_in_which_stage(monkeypatch, owner, name, pl
     assert text.endswith(": ZeroDivisionError: a bug")
 
 
-def test_what_all_ranks_know_alike_fails_on_all_of_them():
+def test_divergence_is_a_failure_of_the_whole_run():
     diverging = {
         "name": "tiny:Diverges",
         "everyone": True,
@@ -161,7 +161,7 @@ def test_what_all_ranks_know_alike_fails_on_all_of_them():
     assert all(torch.equal(first.server[name], rows) for name, rows in before.items())
 
 
-def test_a_round_tells_what_it_cost_and_the_highest_vote():
+def test_a_round_collects_its_costs_and_the_highest_vote():
     played = rounds(OneProcess(), "fedavg", vote=lambda: 2)
     (first, stages), (final, final_stages) = played
     seen = []
@@ -217,7 +217,7 @@ def test_a_round_tells_what_it_cost_and_the_highest_vote():
         ),
     ],
 )
-def test_what_cannot_travel_is_refused_with_the_name_of_its_hook(message, down, words):
+def test_invalid_messages_are_refused_with_their_hooks_name(message, down, words):
     with pytest.raises(MessageError) as caught:
         check_message("hook", message, 3, down)
     assert str(caught.value).startswith(f"'hook' returns {words}")
@@ -225,7 +225,7 @@ def test_what_cannot_travel_is_refused_with_the_name_of_its_hook(message, down, 
 
 
 @pytest.mark.parametrize("down", [True, False])
-def test_what_can_travel_is_passed_on_as_it_is(down):
+def test_valid_messages_are_passed_on_unchanged(down):
     message = {"a": torch.zeros(3, 2), "b": Field(torch.zeros(3, 1), floats=0)}
     message |= {"c": torch.zeros(5)} if down else {}
     mean = Mean(torch.zeros(3, 4).bfloat16(), torch.ones(3))

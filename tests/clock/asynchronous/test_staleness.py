@@ -38,7 +38,7 @@ def test_units_by_hand(kind):
     assert {late: found.count_units(late) for late in UNITS[kind]} == UNITS[kind]
 
 
-def test_weights_stay_whole_numbers_whose_products_are_exact():
+def test_staleness_weights_are_integers_with_exact_products():
     """2^20 samples leave 28 − 21 bits; if no client is late, the weights are the
     samples.
     """

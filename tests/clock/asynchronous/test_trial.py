@@ -38,7 +38,7 @@ def test_it_is_possible_for_fedavg(prepared):
     assert trial.can_mix(prepared)
 
 
-def test_a_method_that_expects_one_model_says_no(monkeypatch, prepared):
+def test_a_method_that_expects_one_model_cannot_mix_start_models(monkeypatch, prepared):
     real = FedAvg.update
 
     def update(method, fleet, inbox):
