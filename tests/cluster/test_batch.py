@@ -90,7 +90,7 @@ def test_no_requeue_replaces_requeue():
         (Profile(cluster="debug", nodes=3), ""),
     ],
 )
-def test_what_starts_the_ranks(profile, line):
+def test_launch_command_of_each_profile(profile, line):
     assert shlex.join(batch.make_launch_command(profile)) == line
 
 

@@ -43,7 +43,7 @@ HEADER, LINES = sections(RECIPE.read_text(encoding="utf-8"))
 COPIED = [line.split() for line in LINES["files"]]
 
 
-def test_the_header_says_where_the_system_comes_from():
+def test_the_base_image_has_a_supported_python():
     headers = [
         line for line in HEADER.splitlines() if not line.startswith("#") and line
     ]
@@ -56,7 +56,7 @@ def test_the_header_says_where_the_system_comes_from():
 
 
 @pytest.mark.parametrize("pair", COPIED, ids=lambda pair: pair[0])
-def test_what_it_copies_exists_and_has_a_place(pair):
+def test_copied_files_exist_and_keep_their_names(pair):
     source, target = pair
     assert (ROOT / source).exists() and target == f"/opt/hpcfl/{Path(source).name}"
 
@@ -67,7 +67,7 @@ def test_all_that_an_installation_reads_is_copied():
     assert needed <= {source for source, _ in COPIED}
 
 
-def test_it_installs_what_it_copied_with_an_extra_that_there_is():
+def test_the_recipe_installs_the_copied_package_with_an_existing_extra():
     (command,) = LINES["post"]
     *pip, what = shlex.split(command)
     folder, extra = re.fullmatch(r"(.+)\[(\w+)\]", what).groups()

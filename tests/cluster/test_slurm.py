@@ -56,7 +56,7 @@ def test_the_readme_word_for_word(cluster):
     assert "6 finished" in cluster.hpcfl("status", "runs/by-hand")
 
 
-def test_a_folder_whose_name_has_spaces_and_quotes_is_used(cluster):
+def test_a_folder_name_with_spaces_and_quotes_is_used(cluster):
     cluster.experiment()
     cluster.profile(ranks_per_node=1)
     out = "two words; 'quoted' $HOME"

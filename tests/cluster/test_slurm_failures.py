@@ -13,7 +13,7 @@ pytestmark = pytest.mark.slurm
 
 
 def test_scontrol_requeue(cluster, undisturbed):
-    """The only test here whose processes are not forked."""
+    """Start new processes; all other tests of this folder fork them."""
     cluster.start_afresh()
     job = cluster.start_until_round_three()
     cluster.run("scontrol", "requeue", job)

@@ -37,7 +37,7 @@ def texts(folder):
     return {file.name: file.read_text() for file in files}
 
 
-def test_arrays_that_wait_for_each_other_choose_what_one_process_chooses(cluster):
+def test_slurm_arrays_select_the_same_trials_as_one_process(cluster):
     """A task of the first rung is requeued while it runs; the second rung waits for it."""
     cluster.write("slow", "")
     cluster.write("e.toml", EXPERIMENT)

@@ -75,7 +75,7 @@ def states(folder):
 
 
 @pytest.mark.slow
-def test_a_run_is_finished_and_one_without_a_job_waits(sweep):
+def test_status_reports_finished_and_waiting_cells(sweep):
     assert states(sweep) == [("seed=0", "finished", ""), ("seed=1", "waiting", "")]
     done = status.list_statuses(sweep)[0]
     assert (done.round, done.rounds) == (2, 2)
@@ -186,7 +186,7 @@ def test_stopped_in_the_middle(sweep):
         (1, ["study.py"], False, None),
     ],
 )
-def test_a_stopped_run_says_what_continues_it(
+def test_a_stopped_run_shows_the_command_that_continues_it(
     sweep, queue, monkeypatch, capsys, ranks, argv, job, printed
 ):
     """This does not apply to a run in a job, because Slurm started its ranks."""
@@ -224,7 +224,7 @@ def test_of_very_many_cells_the_first_are_shown(sweep, monkeypatch, printed):
     assert "… and 1 more\n1 finished, 1 waiting" in shown and "seed=1" not in shown
 
 
-def test_watching_ends_when_nobody_can_see_it(sweep, queue, monkeypatch):
+def test_watching_ends_when_the_output_is_closed(sweep, queue, monkeypatch):
     queue("RUNNING", "None", 0)
     monkeypatch.setattr(output, "find_failure", lambda: OSError(errno.EPIPE, "gone"))
     status.show(sweep, watch=True)

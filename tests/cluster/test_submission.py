@@ -124,7 +124,7 @@ def test_a_failing_cell_does_not_stop_the_others(forked, here, name, output):
 
 
 @pytest.mark.slow
-def test_what_would_be_refused_is_not_sent(here):
+def test_refused_cells_are_not_submitted(here):
     (here / "out").mkdir()
     (here / "out" / "seed=0").write_text("in the way")
     lines = submit(here / "e.toml", [], "debug", here / "out", dry_run=False)
@@ -164,9 +164,7 @@ def test_a_dry_run_without_slurm_shows_the_start_of_the_ranks(here):
     assert "mpiexec -n 2 " in launch
 
 
-def test_a_dry_run_of_what_is_complete_names_the_option_for_another_folder(
-    here, monkeypatch
-):
+def test_a_dry_run_of_a_complete_sweep_suggests_out(here, monkeypatch):
     monkeypatch.setattr(submission, "_find_open", lambda plan: ({}, {}))
     (line,) = send(here, "slurm", dry_run=True)
     assert line.startswith("2 of 2 complete") and "--out" in line
@@ -175,7 +173,9 @@ def test_a_dry_run_of_what_is_complete_names_the_option_for_another_folder(
 @pytest.mark.parametrize(
     ("seeds", "setup"), [("[0]", ""), ("[0, 1]", "setup = ['conda activate fl']")]
 )
-def test_a_dry_run_shows_what_submitit_sends(here, monkeypatch, seeds, setup):
+def test_a_dry_run_shows_the_script_that_submitit_sends(
+    here, monkeypatch, seeds, setup
+):
     """Slurm's programs are replaced: submitit stores the script of job 12."""
     (here / "slurm" / "profiles" / "slurm.toml").write_text(f"nodes = 2\n{setup}")
     programs = {"srun": "true", "squeue": "true", "sbatch": "echo Submitted job 12"}
@@ -260,9 +260,7 @@ def test_a_job_in_the_queue_with_another_configuration_is_named(here, monkeypatc
         assert "training.lr" in line and f"scancel {job}" in line
 
 
-def test_nothing_is_submitted_while_slurm_does_not_say_what_is_in_the_queue(
-    here, monkeypatch
-):
+def test_nothing_is_submitted_while_squeue_fails(here, monkeypatch):
     """A cell that was submitted before may still be in the queue."""
     folder = here / "out" / "jobs"
     folder.mkdir(parents=True)

@@ -90,7 +90,7 @@ def end_first_rung(folder):
         tune_folder.keep(folder, cell, "rung=0", result)
 
 
-def test_every_rung_is_an_array_that_waits_for_the_one_before(here, sent, monkeypatch):
+def test_every_rung_is_an_array_that_depends_on_the_previous(here, sent, monkeypatch):
     queue(monkeypatch)
     lines = submit()
     untuned = [f"{method},untuned,seed=7,rung=0" for method in TRIALS]
@@ -118,7 +118,7 @@ def test_every_rung_is_an_array_that_waits_for_the_one_before(here, sent, monkey
     assert f"tune {here}/runs/t/jobs/tune.json --out {here}/runs/t {part}" in script
 
 
-def test_what_stands_is_not_submitted_again(here):
+def test_completed_tasks_are_not_submitted_again(here):
     """FedAvg's first rung has ended except for the untuned trial: trials 1 and 2
     continue.
     """
@@ -141,7 +141,7 @@ def test_what_stands_is_not_submitted_again(here):
     }
 
 
-def test_what_is_in_the_queue_is_waited_for_and_not_sent_twice(here, sent, monkeypatch):
+def test_queued_tasks_are_awaited_and_not_submitted_again(here, sent, monkeypatch):
     queue(monkeypatch)
     submit()
     sent.clear()
@@ -164,7 +164,7 @@ def test_a_dry_run_shows_all_arrays_and_writes_nothing(here):
     assert not (here / "runs").exists()
 
 
-def test_without_slurm_no_job_waits_for_another_one(here):
+def test_a_tuning_cannot_be_submitted_without_slurm(here):
     with expect_refusal(r"hpcfl tune t\.toml$"):
         submit(profile="local")
 
@@ -177,7 +177,7 @@ def test_without_slurm_the_advised_command_has_all_options(here):
         next(submission.submit("t.toml", changes, "local", Path("my runs"), False))
 
 
-def test_status_says_which_rung_is_in_the_queue(here, sent, monkeypatch):
+def test_status_shows_the_queued_rung(here, sent, monkeypatch):
     queue(monkeypatch)
     submit()
     queue(monkeypatch, "2_0", "2_1", "2_2", "2_3")
@@ -196,7 +196,7 @@ def test_status_has_the_failure_of_the_last_job(here, sent, monkeypatch):
     assert (last.name, last.state, last.note) == ("outcome", "failed", "why")
 
 
-def test_a_task_whose_rung_before_has_not_ended_says_what_to_type(here, printed_errors):
+def test_a_task_fails_if_its_previous_rung_has_not_ended(here, printed_errors):
     part = ["--stage", "1", "--cell", "fedavg,trial=0,seed=7"]
     assert call("tune", "t.toml", *part) == 1
     output = printed_errors().strip().splitlines()
@@ -204,7 +204,7 @@ def test_a_task_whose_rung_before_has_not_ended_says_what_to_type(here, printed_
     assert line.startswith("hpcfl: fedavg,trial=0,seed=7: rung 1 ")
 
 
-def test_a_task_whose_configuration_does_not_go_on_ends_at_once(here, capsys):
+def test_a_task_of_an_unselected_trial_ends_at_once(here, capsys):
     folder = here / "runs" / "t"
     tune.begin(plan.read(config.read("t.toml"), "t.toml"), folder)
     end_first_rung(folder)

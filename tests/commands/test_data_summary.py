@@ -89,14 +89,14 @@ def test_columns_classes_and_clients_are_shown():
     )
 
 
-def test_without_names_numbers_stand_for_them():
+def test_unnamed_features_and_classes_are_shown_as_numbers():
     seen = read_facts()
     assert seen["features"] == "5 without names"
     assert "0: 14/40" in seen["classes"]
     assert seen["client"] == "drawn by partition.scheme = 'tiny:Counts'"
 
 
-def test_clients_of_the_data_that_no_scheme_uses_are_told(tmp_path):
+def test_the_summary_names_the_datas_own_clients(tmp_path):
     data = {"dataset": f"{__name__}:owned"}
     assert "column hospital with 3 names " in read_facts(data=data)["client"]
     table = tiny.table("fedavg", data=data)

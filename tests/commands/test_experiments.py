@@ -27,7 +27,7 @@ method.name = ["local", "fedavg-c"]
 """
 
 
-def test_check_names_once_what_has_no_source_in_any_cell(tmp_path, capsys):
+def test_check_reports_a_sourceless_value_once_for_all_cells(tmp_path, capsys):
     (tmp_path / "sweep.toml").write_text(
         "protocol = 'fedala'\n"
         + SWEEP.replace("[model]", "[data]\ndataset = 'digits'\n[model]\nname = 'mlp'")
@@ -38,7 +38,9 @@ def test_check_names_once_what_has_no_source_in_any_cell(tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_a_sweep_that_lost_cells_says_that_they_count(tmp_path, printed, monkeypatch):
+def test_a_smaller_sweep_notes_the_cells_of_an_earlier_one(
+    tmp_path, printed, monkeypatch
+):
     (tmp_path / "sweep.toml").write_text(
         "name = 'grid'\n" + SWEEP.replace("fedavg-c", "fedavg")
     )
@@ -96,7 +98,7 @@ def test_a_stopped_fresh_sweep_names_the_cells_that_keep_their_results(
     assert all(name in note for name in later) and first not in note
 
 
-def test_what_a_later_cell_lacks_shows_before_the_first_begins(tmp_path):
+def test_a_mistake_in_any_cell_is_refused_before_the_first(tmp_path):
     file = tmp_path / "grid.toml"
     file.write_text(SWEEP + 'data.dataset = ["digits", "digitz"]\n')
     with expect_refusal(r"data\.dataset = 'digitz' "):

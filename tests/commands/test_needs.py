@@ -48,7 +48,7 @@ def compute(method, **sections):
     return needs.compute_server_needs(prepared(method, **sections))
 
 
-def test_what_the_single_process_needs():
+def test_memory_needs_of_a_single_process():
     job = needs.compute_needs(prepared("fedavg"), OneProcess())
     assert job.ranks == [
         needs.RankNeeds(
@@ -121,7 +121,7 @@ def test_private_state_and_the_optimisers():
     )
 
 
-def test_what_is_frozen_is_in_memory_once_and_in_no_row():
+def test_frozen_parameters_count_once_and_in_no_row():
     """LoRA by hand: 68 floats are trained, 5·6 + 6 + 6·5 + 5 = 71 frozen."""
     found = prepare_tiny("fedavg", model={"name": "tiny:lora"})
     of_rank = needs.compute_rank_needs(found)
@@ -147,7 +147,7 @@ def test_the_server_needs_files_beyond_its_memory(monkeypatch):
     assert needs.compute_server_needs(little).files == held - 10_000 + state
 
 
-def test_no_server_state_is_made_to_say_what_a_job_needs():
+def test_computing_needs_makes_no_server_state():
     large = prepared("fedamp")
     needs.compute_needs(large, OneProcess())
     assert "initial_server_state" not in vars(large)
@@ -163,7 +163,7 @@ def test_sizes_read_well():
     ]
 
 
-def test_what_is_in_flight_is_forecast():
+def test_memory_for_updates_in_flight_is_forecast():
     """Five clients train, and the updates of five others are in flight. The server has
     an older model for each training client, and so do checkpoints.
     """

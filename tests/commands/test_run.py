@@ -58,7 +58,7 @@ def test_a_folder_that_vanishes_is_a_failure(tmp_path, capsys, strike, every):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("strike", [rename, lose_rounds])
-def test_what_is_left_of_it_goes_on(tmp_path, monkeypatch, strike):
+def test_a_run_continues_from_the_remains_of_its_folder(tmp_path, monkeypatch, strike):
     """The metrics equal those of an undisturbed run, with each round once."""
     monkeypatch.setattr("hpcfl.commands.run.PUBLISH_EVERY", 0.0)
     with pytest.raises(RankFailure):
@@ -108,7 +108,7 @@ def test_a_file_of_the_user_that_changes_between_rounds_is_noted(
 
 
 @pytest.mark.parametrize("fresh", [False, True])
-def test_a_second_signal_says_that_it_ended_the_run(
+def test_a_second_signal_is_reported_as_the_cause(
     tmp_path, monkeypatch, printed_errors, fresh
 ):
     def interrupt(name, round, values):

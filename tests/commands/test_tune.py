@@ -107,9 +107,7 @@ def test_a_tuning_goes_on_where_files_of_it_are_gone(again, tmp_path, path):
     assert list((tmp_path / "runs" / "t" / "chosen").iterdir())
 
 
-def test_a_tuning_without_its_results_says_what_to_delete(
-    again, tmp_path, printed_errors
-):
+def test_lost_search_results_name_the_folder_to_delete(again, tmp_path, printed_errors):
     """The runs have continued since, so the scores of their first rounds are lost."""
     table = (tmp_path / "runs" / "t" / "tuned.csv").read_text()
     assert again("results") == 2
@@ -210,7 +208,7 @@ def test_a_tuning_from_start_to_end_by_hand(fedavg_tuned):
     assert (folder / "curve.png").stat().st_size > 1000
 
 
-def test_a_search_whose_first_rounds_exceed_the_budget_is_refused(
+def test_a_budget_below_the_cost_of_the_first_rounds_is_refused(
     tuned, tmp_path, capsys
 ):
     """Three rounds of two trials are 6 · SAMPLES gradients, a budget of B is 1.5 · B."""
@@ -235,7 +233,7 @@ def test_a_search_whose_first_rounds_exceed_the_budget_is_refused(
     assert f"<td>{share:.2f}</td>" in (tmp_path / "page.html").read_text()
 
 
-def test_a_tuning_of_before_goes_on_whatever_its_first_rounds_cost(again, tmp_path):
+def test_an_older_tuning_may_continue_beyond_its_budget(again, tmp_path):
     """Its file has no tune.overspend, and the same command continues it."""
     file = tmp_path / "runs" / "t" / "tune.json"
     stored = json.loads(file.read_text())
@@ -267,7 +265,7 @@ def test_a_mistake_before_the_first_run_leaves_no_files(
     assert not folder.exists()
 
 
-def test_what_lay_in_the_folder_of_a_refused_tuning_stays(tuned, tmp_path):
+def test_a_refused_tuning_leaves_existing_files_unchanged(tuned, tmp_path):
     (tmp_path / "runs" / "t").mkdir(parents=True)
     (tmp_path / "runs" / "t" / "notes.txt").write_text("mine")
     folder = tuned(["fedavg"], budget=3 * SAMPLES, code=2)
@@ -281,7 +279,7 @@ def test_a_file_to_tune_is_not_run(tuned, tmp_path, printed_errors):
     assert f"hpcfl tune {file}" in printed_errors()
 
 
-def test_what_needs_its_rounds_is_measured_aside_and_played_whole(tuned):
+def test_trials_that_need_all_rounds_are_measured_separately(tuned):
     """One of 2/2 + 1/2 = 1.5 whole runs fits, measured by 3 of 30 rounds."""
     folder = tuned(["fedphp"])
     cell = "fedphp,trial=0,seed=7"
@@ -311,7 +309,7 @@ def test_where_everything_diverges_nothing_is_chosen(tuned):
     assert not list((folder / "chosen").iterdir())
 
 
-def test_what_a_diverged_run_took_is_spent(tuned):
+def test_gradients_of_diverged_trials_count_as_spent(tuned):
     """Round 3 of the three rounds that measure the cost diverges in both trials."""
     ill = '{ "tiny:Diverges" = { method.since = 3, method.everyone = true } }'
     folder = tuned(["tiny:Diverges"], search=f"{RATES}\noverrides = {ill}")
@@ -507,7 +505,7 @@ def test_repeated_searches_go_on_where_files_are_gone(repeated, tmp_path, monkey
         ([5] * 8 + [90] * 32, []),  # two rounds that cost more than all earlier ones
     ],
 )
-def test_a_hard_cap_is_kept_whatever_rounds_cost(
+def test_a_hard_cap_holds_for_any_cost_of_rounds(
     fedavg_tuned, tmp_path, monkeypatch, costs, rounds
 ):
     """A run with given costs in three rungs of 50, 100 and 200 gradients."""

@@ -48,7 +48,9 @@ def test_a_run_that_is_played_again_is_the_same(played, here, printed):
     assert [path.name for path in here.iterdir()] == ["x.tar.xz"]  # nothing is left
 
 
-def test_who_stops_it_hears_that_it_begins_anew(played, here, monkeypatch):
+def test_an_interrupted_verification_names_the_run_and_keeps_nothing(
+    played, here, monkeypatch
+):
     def stop(*arguments, **named):
         raise Interrupted("stopped after round 1 of 2; the same command continues")
 
@@ -127,9 +129,7 @@ def test_a_prolonged_run_is_the_same_although_its_first_end_was_scored(here):
     [{"arithmetic": "another"}, {"gpus": ["NVIDIA H200, precision tf32"]}],
     ids=lambda elsewhere: next(iter(elsewhere)),
 )
-def test_on_another_arithmetic_only_what_it_does_not_change_is_compared(
-    played, elsewhere
-):
+def test_on_another_arithmetic_only_exact_values_are_compared(played, elsewhere):
     [(key, there)] = elsewhere.items()
     losses = played.results.values["pre/loss"]
     moved = changed(played, elsewhere, **{"pre/loss": losses + 1e-6})
@@ -158,7 +158,7 @@ def test_a_failing_check_is_a_failure_of_the_command(played, here, monkeypatch):
     assert list(here.iterdir()) == []
 
 
-def test_what_cannot_be_played_is_one_line(played, here):
+def test_runs_that_cannot_be_repeated_are_refused(played, here):
     with expect_refusal(r"'fedpr'; .*'fedper'"):
         ask(played.folder, names=["fedpr"])
     with expect_refusal(r"fedper: .*--own tiny:Counts --own tiny:blobs"):
