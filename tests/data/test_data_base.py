@@ -102,7 +102,7 @@ class Misread(Source):
 misread = Misread()
 
 
-def test_a_source_that_is_read_otherwise_is_told():
+def test_a_source_with_wrong_arguments_is_refused():
     table = {"method": {"name": "fedavg"}, "data": {"dataset": f"{__name__}:misread"}}
     words = r"data\.dataset = .*\(name, root, \*, .*\(called, place\)"
     with expect_refusal(words):

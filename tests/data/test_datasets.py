@@ -75,7 +75,7 @@ def test_a_part_of_the_samples_for_a_quick_try():
     assert " of 18,000 " in note and " 10 of 600 " in note
 
 
-def test_a_part_that_each_partition_draws_anew():
+def test_redraw_gives_each_partition_another_subset():
     """Without ``data.redraw`` the draw of seed 0 is used for all partitions."""
     data = config.Data(samples=200, redraw=True)
     fixed = datasets.load(config.Data(samples=200), seed=3)
@@ -92,7 +92,7 @@ def test_a_part_that_each_partition_draws_anew():
     "data, partition",
     [({}, {}), ({"samples": 200}, {"file": "partition.h5"})],
 )
-def test_a_part_that_cannot_be_drawn_anew(data, partition):
+def test_redraw_without_subset_or_with_partition_file_is_refused(data, partition):
     table = {"method": {"name": "fedavg"}, "partition": partition}
     with expect_refusal(r"^configuration: data.redraw = true: "):
         config.parse({**table, "data": {**data, "redraw": True}})

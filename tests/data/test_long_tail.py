@@ -40,7 +40,7 @@ def test_the_sizes_of_long_tailed_cifar_10(imbalance):
     assert "official test split" in note
 
 
-def test_what_a_larger_imbalance_keeps_a_smaller_one_keeps():
+def test_a_larger_imbalance_keeps_a_subset_of_the_samples():
     cifar = dataset(500, 10)
     assert set(select(cifar, 100)[0]) < set(select(cifar, 10)[0])
 
@@ -67,7 +67,7 @@ def test_which_class_is_the_most_frequent_can_be_drawn():
     assert sorted(sizes) == sorted(np.bincount(toy.y[select(toy, 10)[0]]))
 
 
-def test_a_partition_deals_out_what_is_kept_and_1_is_none():
+def test_a_partition_contains_the_kept_samples_and_1_keeps_all():
     toy = dataset(100, 0)
     none, even, tail = (
         partition.make(Iid(clients=3), toy, data=data)

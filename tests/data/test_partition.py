@@ -58,7 +58,7 @@ def test_a_client_without_samples_on_one_side_is_refused(clients, train):
         deal(clients=clients, train=train)
 
 
-def test_a_file_gives_back_what_was_saved(tmp_path):
+def test_a_saved_partition_is_loaded_unchanged(tmp_path):
     path, keys = tmp_path / "p.h5", {"clients": 2, "classes_per_client": 1}
     split = partition.make(Pathological(**keys), TOY)
     assert split.notes
@@ -133,7 +133,7 @@ TESTS = [THIRD, THIRD]
         (Draw([FIRST, SECOND[:, None]], TESTS), "client 1: .*array"),
     ],
 )
-def test_what_a_scheme_of_the_user_returns_is_checked(drawn, words):
+def test_the_draw_of_a_users_scheme_is_checked(drawn, words):
     with expect_refusal(words):
         partition.make(own(drawn), TOY)
 

@@ -106,7 +106,7 @@ def test_a_backdoor_that_the_data_cannot_have_is_refused(keys, key):
         prepared({"kind": "backdoor", **keys})
 
 
-def test_groups_of_results_tell_attackers_from_others():
+def test_groups_of_results_separate_attackers_from_others():
     of = prepared({"kind": "sign-flip"})
     group, names = list_groups(of.config, of.data)
     assert group.tolist() == [0, 1, 0, 0, 1, 0] and len(names) == 2

@@ -176,7 +176,7 @@ def test_each_group_may_have_the_whole_data_set_dealt_out():
     assert any(" 4 groups " in note for note in of.notes)
 
 
-def test_the_partition_file_says_who_is_in_which_group(tmp_path):
+def test_the_partition_file_stores_each_clients_group(tmp_path):
     of = prepared({**ROTATED, "replicate": True}, SWAPPED)
     of.data.split.save(tmp_path / "partition.h5")
     again = partition.Split.load(tmp_path / "partition.h5")
@@ -365,7 +365,7 @@ class Own(Shift):
         ("own", r"shift\.0\.kind: .*'concepts' .*list of Concepts"),
     ],
 )
-def test_what_a_shift_of_the_user_returns_is_checked(monkeypatch, concept, words):
+def test_the_concepts_of_a_users_shift_are_checked(monkeypatch, concept, words):
     """One sample in the place of all would be broadcast to them."""
     monkeypatch.setattr(Own, "returned", concept)
     with expect_refusal(words):

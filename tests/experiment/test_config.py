@@ -152,7 +152,7 @@ def test_the_file_is_named(run):
     assert run("--set", "trainig.lr=1")[1].startswith("hpcfl: good.toml: ")
 
 
-def test_all_mistakes_are_told_at_once_each_on_its_own_line(run):
+def test_all_mistakes_are_reported_at_once_on_separate_lines(run):
     """This includes errors about two sections, sections of unknown plug-ins, and
     unknown keys; a value that depends on a wrong one gives no error.
     """
@@ -293,7 +293,7 @@ def test_a_resolved_configuration_is_an_experiment_again():
         ({"partition": {"seed": 2}}, False),
     ],
 )
-def test_what_makes_two_runs_the_same(sections, same):
+def test_fingerprint_contains_only_keys_that_define_a_run(sections, same):
     base, other = (
         tiny.parse("fedavg"),
         tiny.parse("fedavg", **sections),
@@ -310,9 +310,7 @@ def test_what_makes_two_runs_the_same(sections, same):
         ({"data": {"dataset": "csv", "file": "t.csv"}}, "data", "encode", "one-hot"),
     ],
 )
-def test_a_new_key_leaves_the_runs_before_it_what_they_were(
-    sections, section, key, other
-):
+def test_the_default_of_a_new_key_keeps_the_fingerprint(sections, section, key, other):
     table = {"method": {"name": "fedavg"}, **sections}
     parsed = config.parse(table)
     before = parsed.resolved()
@@ -360,7 +358,7 @@ def test_tuning_at_a_learning_rate_of_zero_is_noted(method, tune_epochs, noted):
     assert not config.parse(table | {"training": {}}).notes
 
 
-def test_a_stored_configuration_which_says_all_keys_has_no_notes():
+def test_a_stored_configuration_with_all_keys_has_no_notes():
     """``verify`` runs such configurations, and ``hpcfl run`` the file that a tuning
     selected.
     """
@@ -513,7 +511,7 @@ WITH_PLAIN_STEPS = [
 
 
 @pytest.mark.parametrize("method", WITH_PLAIN_STEPS)
-def test_methods_with_plain_steps_note_what_these_take_no_heed_of(method):
+def test_methods_with_plain_steps_note_ignored_options(method):
     table = {"method": method, "training": {"momentum": 0.9, "lr": 0.1}}
     [note] = config.parse(table).notes
     assert note.startswith("training.momentum = 0.9: ") and method["name"] in note
@@ -546,7 +544,7 @@ cases = [{ training.lr = 0.1, rounds = 3 }, { training.lr = 0.2 }]
         ("sweep.training.momentum=[0.5]", None),
     ],
 )  # not every case sets the rounds
-def test_what_every_cell_sets_cannot_be_overridden(tmp_path, override, message):
+def test_keys_set_by_every_cell_cannot_be_overridden(tmp_path, override, message):
     (tmp_path / "e.toml").write_text(SWEPT)
     if message is None:
         assert expand(config.read(tmp_path / "e.toml", [override]), "e.toml")

@@ -97,7 +97,7 @@ def test_a_mistake_in_a_module_that_it_imports_is_named_there(own):
         ("users.py:Mine", "'users:Mine'"),
     ],
 )
-def test_what_is_not_there_says_what_is(own, name, words):
+def test_an_unknown_plugin_is_refused_with_alternatives(own, name, words):
     own("users", METHOD)
     with expect_refusal() as failed:
         plugins.find(METHODS, "method.name", name)
@@ -105,7 +105,7 @@ def test_what_is_not_there_says_what_is(own, name, words):
 
 
 @pytest.mark.parametrize("name", ["random", "wave", "hpcfl", "torch"])
-def test_a_module_called_like_another_says_so(own, tmp_path, name):
+def test_a_users_module_named_like_another_is_refused(own, tmp_path, name):
     """Also if the other module has not been imported yet."""
     before = sys.modules.get(name)
     (tmp_path / f"{name}.py").write_text(METHOD)
@@ -125,7 +125,7 @@ def test_the_current_folder_is_looked_into_for_users_modules_only(own, tmp_path)
     assert sys.path == before
 
 
-def test_a_module_may_lie_on_the_path_instead(own, tmp_path, monkeypatch):
+def test_a_module_may_be_on_the_python_path(own, tmp_path, monkeypatch):
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "users.py").write_text(METHOD)
     monkeypatch.syspath_prepend(str(tmp_path / "elsewhere"))

@@ -82,7 +82,7 @@ def test_each_seed_has_its_own_partition_unless_that_has_a_seed(given, expected)
     assert [cell.resolved()["partition"]["seed"] for cell in cells] == expected
 
 
-def test_mistakes_of_all_cells_are_told_at_once_and_each_once():
+def test_each_mistake_of_all_cells_is_reported_once():
     table = tiny.table(
         "fedavg",
         training={"lr": -1.0},

@@ -58,7 +58,7 @@ def test_each_client_has_its_own_samples_cut_as_in_other_schemes():
     assert lists(found) != lists(split(clients=3, train=0.5, seed=2))
 
 
-def test_an_official_test_split_says_what_clients_are_tested_on():
+def test_an_official_test_split_defines_the_clients_test_samples():
     expected = [[1, 3], [2], [0, 4, 5], [7], [6, 9, 10], [8, 11]]
     assert lists(split(official_test=6, clients=3)) == expected
 

@@ -80,7 +80,7 @@ def test_a_domain_may_lack_the_last_classes():
     assert sizes == [*SIZES.values()]
 
 
-def test_what_cannot_be_dealt_out_is_refused(monkeypatch):
+def test_impossible_divisions_of_domains_are_refused(monkeypatch):
     with expect_refusal("'by-domain': 'toy' "):
         partition.make(plugin(clients=3), replace(data(), owners=None))
     with expect_refusal(r"partition\.clients = 20: .* = 6$"):

@@ -56,7 +56,7 @@ def test_small_draws_are_redrawn_and_counted(generator):
     assert drawn.attempts > 1
 
 
-def test_giving_up_tells_the_numbers(monkeypatch, generator):
+def test_giving_up_reports_the_numbers(monkeypatch, generator):
     monkeypatch.setattr(dirichlet, "CAP", 20)
     with expect_refusal(r"partition\.beta = 0\.1: .* 20 .* 90 .* 100 "):
         Dirichlet(clients=90).assign(np.arange(100) % 10, 10, generator)

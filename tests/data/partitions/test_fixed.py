@@ -148,7 +148,7 @@ def test_replacement_is_for_classes_that_are_too_small_alone():
     assert len(small) == 7 and set(small) <= {0, 1, 2}
 
 
-def test_what_is_not_dominant_comes_in_proportion_to_the_pool():
+def test_other_classes_are_drawn_in_proportion_to_the_pool():
     """These are classes 3 to 8 for the first group: a class with twice the samples is
     drawn twice as often.
     """

@@ -29,7 +29,7 @@ def test_the_laws_by_hand():
 
 @pytest.mark.parametrize("law", ["lognormal", "dirichlet", "power", "linear", "square"])
 @pytest.mark.parametrize("labels", ["iid", "dirichlet"])
-def test_everybody_has_enough_and_every_sample_an_owner(law, labels):
+def test_all_samples_are_assigned_and_clients_have_enough(law, labels):
     scheme = Quantity(
         clients=10,
         law=law,

@@ -58,6 +58,6 @@ def test_random_permutations_are_bijections_that_their_group_keys():
         ({"how": "swap", "swaps": [[1, 5]]}, r"swaps: \[1, 5\]: "),
     ],
 )
-def test_what_permutes_nothing_is_refused(keys, expected):
+def test_invalid_permutations_are_refused(keys, expected):
     with expect_refusal(rf"shift.0.{expected}"):
         permutations(**keys)

@@ -83,7 +83,7 @@ def test_contrast_keeps_the_mean_of_each_channel():
 
 
 @pytest.mark.parametrize("name", ["pixelate", "gaussian-blur", "defocus-blur"])
-def test_what_averages_neighbours_leaves_a_constant_image(name):
+def test_averaging_corruptions_leave_a_constant_image_unchanged(name):
     x = grey(77, 32, channels=3)
     for severity in range(1, 6):
         assert torch.equal(corrupted(name, severity, x), x)

@@ -42,6 +42,6 @@ def test_images_that_are_not_square_turn_by_half_turns_alone():
         turned(x, 90.0)
 
 
-def test_what_is_no_image_is_refused():
+def test_rotation_of_vectors_is_refused():
     with expect_refusal(r"shift.0.kind: 'rotation' .*\[5\]"):
         turned(torch.zeros(4, 5), 90.0)

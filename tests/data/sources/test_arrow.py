@@ -162,7 +162,7 @@ class Matrix(pa.ExtensionType):
         return cls()
 
 
-def test_extension_types_are_read_as_what_they_store(tmp_path):
+def test_extension_types_are_read_as_their_storage_type(tmp_path):
     values = [[[0.0, 1.0], [2.0, 3.0]], [[4.0, 5.0], [6.0, 7.0]]]
     storage = pa.array(values, Matrix().storage_type)
     path = tmp_path / "t.parquet"

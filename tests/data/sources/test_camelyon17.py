@@ -67,7 +67,7 @@ def test_hospitals_are_clients(tmp_path, patches):
         ("center", 4, "3 of 1 and 3"),
     ],
 )
-def test_metadata_that_is_wrong_is_told(tmp_path, patches, column, value, expected):
+def test_wrong_metadata_is_refused(tmp_path, patches, column, value, expected):
     path = tmp_path / "camelyon17_v1.0" / "metadata.csv"
     wrong = patches.astype(object)
     wrong.loc[1, column] = value

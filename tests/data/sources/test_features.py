@@ -74,7 +74,7 @@ def test_token_ids_are_not_standardised(patients):
     assert "use 'half'" in refusal("csv", patients, **keys)
 
 
-def test_numbers_that_float32_cannot_tell_apart_are_refused(tmp_path):
+def test_numbers_that_float32_cannot_distinguish_are_refused(tmp_path):
     path = tmp_path / "t.csv"
     table = pd.DataFrame({"time": 1_700_000_000 + np.arange(12) * 7 % 11, "a": 0.5})
     table["label"] = 0

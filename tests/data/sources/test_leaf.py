@@ -197,7 +197,7 @@ def test_lists_of_users_and_numbers_fit_the_samples(tmp_path, change, expected):
     assert expected in refusal("leaf", root)
 
 
-def test_a_user_may_stand_once(tmp_path):
+def test_a_duplicate_user_is_refused(tmp_path):
     root = as_leaf(tmp_path / "two", train=[USERS, {"b": ([[4.0]], [0])}])
     assert "1.json: user 'b' is in all_data_0.json" in refusal("leaf", root)
     root = as_leaf(tmp_path / "twice", train=[USERS])

@@ -100,7 +100,7 @@ def archive(folder, torchvision, monkeypatch):
     return folder
 
 
-def test_download_replaces_what_is_missing_or_damaged(tmp_path, archive, monkeypatch):
+def test_download_replaces_missing_or_damaged_files(tmp_path, archive, monkeypatch):
     labels = archive / "train-labels-idx1-ubyte"
     labels.write_bytes(b"damaged")
     (archive / "t10k-images-idx3-ubyte").unlink()

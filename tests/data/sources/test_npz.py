@@ -80,7 +80,7 @@ def test_arrays_that_cannot_be_used_are_refused(path, arrays, expected):
     assert expected in line and line.startswith(f"{path}: ")
 
 
-def test_numbers_that_float32_cannot_tell_apart_are_refused(path):
+def test_numbers_that_float32_cannot_distinguish_are_refused(path):
     x = 1e9 + np.arange(12.0)[:, None]
     line = refusal("npz", save(path, x=x, y=np.zeros(12, int)))
     assert "column 0 of x has 12 " in line

@@ -153,7 +153,7 @@ def test_values_are_taken_as_they_are(tmp_path, kind):
     assert (data.normalise(data.x) == 200).all() and data.vocabulary is None
 
 
-def test_numpys_numbers_may_lie_in_a_list(tmp_path):
+def test_a_list_of_numpy_scalars_is_read(tmp_path):
     labels = [np.int64(1), np.int64(0)]
     for number, module in enumerate(
         ["numpy.core.multiarray", "numpy._core.multiarray"]
@@ -259,7 +259,7 @@ def test_a_missing_client_is_named(tmp_path, removed, keys):
         ({SIZES: [[[0, 1], [0, 1], [1, 2]], [[0, 2], [1, 2]]]}, "client 0 has 4 samples"),
     ],
 )  # fmt: skip
-def test_a_config_that_says_otherwise_is_refused(tmp_path, keys, words):
+def test_a_contradictory_config_is_refused(tmp_path, keys, words):
     keys = {"num_clients": 2, "num_classes": 2, **keys}
     root = make_alike(tmp_path, 2, **keys)
     assert words in refusal("pfllib", root)

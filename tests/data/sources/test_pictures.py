@@ -30,7 +30,7 @@ def test_a_palette_becomes_colours():
     assert decode(image).tolist() == [GREY.tolist()] * 3
 
 
-def test_an_image_is_turned_as_its_orientation_says():
+def test_an_image_is_rotated_by_its_exif_orientation():
     exif = Image.Exif()
     # the camera was rotated: the picture is displayed rotated by 90° clockwise
     exif[0x0112] = 6

@@ -25,7 +25,7 @@ def save(path, **columns):
     return path
 
 
-def test_a_column_that_features_names_is_used_whatever_it_looks_like(tmp_path):
+def test_a_column_named_in_features_is_always_used(tmp_path):
     path = save(tmp_path / "t.parquet", patient_id=np.arange(ROWS))
     data = load("parquet", path)
     assert data.description.features == ("a", "b") and len(data.notes) == 2
