@@ -26,7 +26,7 @@ def test_the_second_moment_begins_at_the_square_of_tau(make_fleet, name):
 
 
 @every_name
-def test_without_a_rate_the_model_stands_still(federate, name):
+def test_with_rate_zero_the_model_does_not_change(federate, name):
     played = federate({"name": name, "server_lr": 0.0}, rounds=1)
     assert torch.equal(played.server["model"], played.prepared.setup.initial())
     assert played.server["first"].any()

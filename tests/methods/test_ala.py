@@ -208,7 +208,7 @@ def test_learns_from_a_share_of_the_data_at_least_one_sample(activated, share, s
     assert epochs_of(fleet, g, share=share) == samples  # one sample per batch
 
 
-def test_learns_by_cross_entropy_whatever_the_objective(activated):
+def test_weights_are_trained_by_cross_entropy_under_any_objective(activated):
     """The loss inside ALA has no regulariser of the method."""
     fleet, g, _ = activated()
     other, _, _ = activated()

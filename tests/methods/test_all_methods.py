@@ -69,7 +69,7 @@ def still(request, tmp_path_factory):
     return name, play(folder, method, COUNTS, rounds=2, training=training)
 
 
-def test_identical_models_stay_what_they_are(still):
+def test_identical_models_do_not_change(still):
     """Every client sends and receives the same model. A server may change the heads by
     its information about classes.
     """
@@ -127,7 +127,7 @@ def test_renumbering_clients_permutes_the_results(federate, common_draws, name):
             pytest.skip("clients begin with numbers of their own on the server")
     renumbered = [counts[client] for client in order]
     other = federate(short(name), renumbered, rounds=2, training=whole)
-    # the results of a client have the same bits whatever clients are trained with it
+    # a client's results have the same bits in any batch of clients
     assert not prepared.resources.kernel.dependent
     for column in ("clients/pre/loss", "clients/post/loss"):
         expected = first.values[column][:, order]
@@ -143,7 +143,7 @@ def test_renumbering_clients_permutes_the_results(federate, common_draws, name):
         )
 
 
-def test_as_many_floats_travel_as_the_docstring_says(still):
+def test_the_docstring_states_the_number_of_floats_sent(still):
     """The numbers above replace a docstring without a plain expression."""
     name, played = still
     method, expressions = played.prepared.method, traffic(name)

@@ -85,7 +85,7 @@ def test_relations_begin_at_the_shares_of_samples_and_cores_alike(federate):
     )
 
 
-def test_mixes_anew_for_every_mini_batch_by_hand(make_fleet):
+def test_models_are_mixed_again_for_every_mini_batch(make_fleet):
     """F = ½‖w‖², so ∇F = w = a₀C₀ + a₁C₁, over two batches with η₁ = 0.1, η₂ = 0.1/P,
     and μ = 3P, which pulls relations to the shares (½, ½).
     """

@@ -199,9 +199,7 @@ def many(setup, absent=None):
 
 @pytest.mark.parametrize("layers", ["all", "output"])
 @pytest.mark.parametrize("absent", [None, 2])
-def test_class_models_travel_without_a_change_of_what_arrives(
-    cohort, setup, layers, absent
-):
+def test_sending_class_models_changes_no_start_model(cohort, setup, layers, absent):
     setup, models = many(setup, absent)
     cw = method(distribution="true", layers=layers)
     everyone = cohort(setup.counts, setup.layout)
@@ -225,7 +223,7 @@ def test_class_models_travel_without_a_change_of_what_arrives(
 @pytest.mark.parametrize(
     ("distribution", "extra"), [("true", K), ("norm", 0), ("wdr", 0)]
 )
-def test_only_true_distributions_travel_beside_the_model(federate, distribution, extra):
+def test_only_true_distributions_are_sent_with_the_model(federate, distribution, extra):
     played = federate({"name": "cwfedavg", "distribution": distribution}, rounds=1)
     width = played.prepared.setup.layout.width
     assert played.values["floats_down"][0] == width

@@ -10,7 +10,7 @@ WHOLE = {"batch_size": 100}
 
 
 @pytest.mark.slow
-def test_lambda_zero_is_local_training_beside_fedavg(federate):
+def test_lambda_zero_equals_local_training(federate):
     free = federate({"name": "ditto", "lam": 0.0}, training=WHOLE)
     alone = federate("local", training={**WHOLE, "epochs": 2})
     torch.testing.assert_close(free.clients["personal"], alone.clients["model"])

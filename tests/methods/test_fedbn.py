@@ -49,6 +49,6 @@ def test_the_first_rounds_other_layers_are_fedavgs(federate):
     assert torch.equal(fedbn.server["model"][shared], fedavg.server["model"][shared])
 
 
-def test_without_batch_norm_it_is_fedavg_and_says_so(equal_runs):
+def test_without_batch_norm_it_is_fedavg_with_a_note(equal_runs):
     played, _ = equal_runs("fedbn", "fedavg", columns=("pre",))
     assert any("FedAvg" in note for note in played.prepared.notes)

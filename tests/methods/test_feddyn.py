@@ -100,7 +100,7 @@ def test_a_clients_own_strength_falls_with_its_samples(make_fleet):
     torch.testing.assert_close(fleet.results.losses - fleet.results.data_losses, term)
 
 
-def test_the_last_average_is_scored_beside_the_model(federate):
+def test_the_last_average_is_scored_separately_from_the_model(federate):
     values = federate("feddyn", rounds=2).values
     average, own = values["clients/average/loss"], values["clients/pre/loss"]
     np.testing.assert_array_equal(average[0], own[0])

@@ -52,8 +52,8 @@ def test_without_server_epochs_the_head_is_the_initial_one(federate):
 
 
 def test_one_step_of_the_head_by_hand(trained_head):
-    """Each client's mean μ of a class is one sample, whatever its samples; means of
-    absent classes are ignored. With one full batch of the three means row j changes by
+    """Each client's mean μ of a class counts as one sample; means of absent classes are
+    ignored. With one full batch of the three means row j changes by
     −η times the gradient, (η/3) Σ (1[j = class] − p(j)) μ, and bias j by the same
     without μ.
     """

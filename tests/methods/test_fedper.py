@@ -13,7 +13,7 @@ def test_a_client_alone_trains_locally(federate):
     assert torch.equal(whole, federate("local", ONE).clients["model"][0])
 
 
-def test_body_is_the_average_of_those_who_trained_with_their_heads(federate):
+def test_the_body_is_the_average_of_locally_trained_bodies(federate):
     """Round 1 starts as FedAvg's, so its bodies and heads equal those of FedAvg's local
     models.
     """

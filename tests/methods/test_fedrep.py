@@ -56,7 +56,7 @@ def test_first_only_the_head_moves_then_only_the_body(federate, monkeypatch):
     assert torch.equal(played.clients["head"], calls[-1][1][:, head])
 
 
-def test_batch_norm_of_the_body_stands_still_in_the_head_phase(make_fleet):
+def test_body_statistics_do_not_change_in_the_head_phase(make_fleet):
     """The only step of the body's phase uses the received body, so its statistics do
     not depend on the length of the head's phase.
     """
@@ -98,7 +98,7 @@ def test_ala_blends_the_upper_layer_of_the_body(federate, monkeypatch):
     assert torch.equal(played.clients["model"], calls[5][1])
 
 
-def test_epochs_are_not_split_between_the_phases_and_nobody_trains_at_the_end(
+def test_each_round_has_two_phases_with_all_their_epochs(
     federate, monkeypatch, make_fleet
 ):
     """τ epochs on the head and then all epochs of the experiment on the body; each

@@ -48,7 +48,7 @@ def constants_of(prepared):
 
 
 @pytest.mark.parametrize("case", REFUSED, ids="-".join)
-def test_a_method_that_needs_what_is_frozen_says_so(case):
+def test_a_method_that_needs_a_frozen_part_is_refused(case):
     name, model = case
     with expect_refusal(rf"{name}\b.* '?{FROZEN[model]}\b"):
         prepare_tiny(short(name), model=name_model(model))
@@ -62,7 +62,7 @@ def test_a_misspelt_need_of_a_head_is_not_the_weaker_one(monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "model"), PLAYED)
-def test_what_is_frozen_never_moves(federate, tried_both_ways, name, model):
+def test_frozen_parameters_never_change(federate, tried_both_ways, name, model):
     """The statistics of a frozen batch norm do not change, either."""
 
     def play(lanes, **keys):
@@ -71,21 +71,21 @@ def test_what_is_frozen_never_moves(federate, tried_both_ways, name, model):
         return federate(short(name), tiny.FEW, rounds=2, model=frozen, runtime=runtime)
 
     played = play(lanes=1 if model == "lora" else 2)
-    stands_still(played, name, model)
+    check_frozen_values(played, name, model)
     if model == "head_only":  # so that only the head is trained
         loss = played.prepared.method.training_loss()
         assert tried_both_ways or loss != CROSS_ENTROPY
     if model == "lora":
         is_as_a_layer_that_torch_does_not_know(played, play(lanes=1, unknown=True))
         other = play(lanes=2)
-        stands_still(other, name, model)
+        check_frozen_values(other, name, model)
         for column in ("clients/pre/loss", "clients/post/loss"):
             np.testing.assert_allclose(
                 other.values[column], played.values[column], rtol=2e-3, atol=2e-4
             )
 
 
-def stands_still(played, name, model):
+def check_frozen_values(played, name, model):
     """Assert that all frozen values equal the initial ones."""
     begun = prepare_tiny(short(name), model=name_model(model))
     initial = constants_of(begun)
@@ -138,7 +138,7 @@ class HeadAlone(FedAvg):
         return fleet.train(rows, params=("head",))
 
 
-def test_a_method_that_trains_nothing_but_what_is_frozen_says_so_before_round_1():
+def test_a_method_that_trains_only_frozen_parameters_is_refused():
     method = {"name": "methods.test_frozen_parameters:HeadAlone"}
     prepared = prepare_tiny(method, model=name_model("body_only"))
     with expect_refusal(r"test_frozen_parameters\.py:\d+: .* head,"):
@@ -150,7 +150,7 @@ def test_a_model_that_freezes_everything_is_refused(federate):
         federate("fedavg", model=name_model("all_frozen"))
 
 
-def test_only_what_is_trained_travels_and_is_kept(federate):
+def test_only_trained_parameters_are_sent_and_stored(federate):
     """Corrections of rank 2, 5 → 6 and 6 → 5, and a head 5 → 4: 2·22 + 24 floats."""
     played = federate("fedavg", rounds=1, model=name_model("lora"))
     assert played.server["model"].shape == (2 * (2 * 5 + 6 * 2) + 24,)

@@ -15,7 +15,8 @@ def method(**keys):
     return IFCA(**{"name": "ifca", **keys})
 
 
-def everyone(models, clients):
+def make_inbox(models, clients):
+    """Return the inbox of clients that receive all models."""
     return {"models": Pool(models, torch.arange(len(models)).repeat(clients, 1))}
 
 
@@ -23,7 +24,7 @@ def test_of_identical_models_only_the_first_moves(make_fleet, cohort, arrived):
     fleet = make_fleet()
     model = fleet.setup.initial()
     own = method(clusters=3)
-    uplink = own.update(fleet, own.prepare(fleet, everyone(model.repeat(3, 1), 5)))
+    uplink = own.update(fleet, own.prepare(fleet, make_inbox(model.repeat(3, 1), 5)))
     assert uplink["cluster"].tensor.tolist() == [[0]] * 5
     server = {"models": model.repeat(3, 1), "chosen": torch.full((5,), -1)}
     method(clusters=3).aggregate(server, cohort(fleet.counts), arrived(uplink))
@@ -44,14 +45,14 @@ def test_chooses_by_the_training_data(make_fleet, rows_of):
 
     chosen = (
         method(clusters=len(models))
-        .prepare(fleet, everyone(models, 5))["cluster"]
+        .prepare(fleet, make_inbox(models, 5))["cluster"]
         .tolist()
     )
     assert chosen == [best("train", client) for client in range(5)]
     assert chosen != [best("test", client) for client in range(5)]
 
 
-def test_a_cluster_is_the_weighted_mean_of_those_who_chose_it(cohort, arrived):
+def test_a_cluster_is_the_weighted_mean_of_its_clients(cohort, arrived):
     server = {
         "models": torch.tensor([[9.0], [8.0], [7.0]]),
         "chosen": torch.full((4,), -1),
@@ -72,15 +73,13 @@ def test_a_cluster_is_the_weighted_mean_of_those_who_chose_it(cohort, arrived):
     assert server["chosen"].tolist() == [2, -1, 0, 2]
 
 
-def test_who_rests_is_scored_with_the_cluster_of_its_training_data_too(
-    make_fleet, rows_of
-):
+def test_idle_clients_are_scored_by_the_chosen_cluster_too(make_fleet, rows_of):
     models = torch.cat([rows_of(make_fleet(), seed) for seed in range(3)])
     plays, rests = make_fleet(), make_fleet()
     own = method(clusters=15)
-    uplink = own.update(plays, own.prepare(plays, everyone(models, 5)))
+    uplink = own.update(plays, own.prepare(plays, make_inbox(models, 5)))
     chosen = uplink["cluster"].tensor
-    own.observe(rests, own.prepare(rests, everyone(models, 5)))
+    own.observe(rests, own.prepare(rests, make_inbox(models, 5)))
     assert len(chosen.unique()) > 1
     rests.score("expected", models[chosen[:, 0]])
     for fleet in (plays, rests):

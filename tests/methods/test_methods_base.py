@@ -20,7 +20,7 @@ from hpcfl.methods.base import Overlay
 
 
 @pytest.mark.slow
-def test_the_example_of_the_contract_prints_what_it_says(
+def test_the_contracts_example_prints_the_documented_numbers(
     tmp_path, monkeypatch, printed
 ):
     example = base.__doc__.partition("models::\n")[2].partition("\nThe last number")[0]
@@ -68,9 +68,7 @@ def private(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_pages_overlay_bounds_what_a_round_changes_on_any_number_of_ranks(
-    private, tmp_path
-):
+def test_the_documented_overlay_clips_on_any_number_of_ranks(private, tmp_path):
     """Without noise the mean of changes of length 0.01 has at most this length. With
     noise the bits on three ranks are the same.
     """

@@ -9,7 +9,7 @@ from hpcfl.experiment import plugins
 PAGE = Path(data.__file__).parent / "names.md"
 
 
-def test_every_method_has_a_row_and_none_is_said_to_be_lacking():
+def test_every_method_has_a_row_and_none_is_missing():
     _, methods = PAGE.read_text(encoding="utf-8").split("## Methods\n")
     methods, _ = methods.split("## Data sets\n")
     table, lacking = methods.split("hpcfl lacks these methods:\n")

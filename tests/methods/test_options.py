@@ -134,7 +134,7 @@ class Elsewhere(FedAvg):
 
 
 @pytest.mark.parametrize("kind", ["Declared", "Heir", "Whole"])
-def test_hooks_that_do_what_an_option_needs_may_have_it(federate, short_ala, kind):
+def test_hooks_that_implement_an_option_may_use_it(federate, short_ala, kind):
     blended = federate({"name": f"{__name__}:{kind}", "ala": True}, rounds=3)
     assert (blended.clients["ala.weights"] < 1).any()
 

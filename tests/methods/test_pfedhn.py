@@ -112,14 +112,14 @@ def test_inner_steps_do_not_end_with_an_epoch(federate):
     assert gradients[:2].tolist() == [28, 28]
 
 
-def test_a_large_hypernetwork_is_said(setup, make_fleet):
+def test_a_large_hypernetwork_is_noted(setup, make_fleet):
     assert method().notes(setup) == []
     wide = make_fleet(hidden=(2_000,)).setup
     (note,) = method(hidden=10_000).notes(wide)
     assert "GB on rank 0" in note
 
 
-def test_what_goes_up_is_the_start_minus_the_end(make_fleet, rows_of):
+def test_the_upload_is_start_minus_end(make_fleet, rows_of):
     fleet = make_fleet()
     start, end = rows_of(fleet), rows_of(fleet, 2)
     sent = method().upload(fleet, {"model": start}, end)["change"]

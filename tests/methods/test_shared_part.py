@@ -108,7 +108,7 @@ def test_a_pattern_of_nothing_is_refused(federate, shared, words):
         federate(fedper(shared))
 
 
-def test_the_last_model_is_stored_beside_a_part_of_it(federate, monkeypatch):
+def test_the_last_model_is_stored_with_its_private_part(federate, monkeypatch):
     monkeypatch.setattr(FedPer, "last_model", "last")
     clients = federate("fedper", rounds=1).clients
     assert torch.equal(clients["last"][:, -P_HEAD:], clients["head"])

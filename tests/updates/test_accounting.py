@@ -42,7 +42,7 @@ def test_distributions_are_tighter_than_divergences():
 
 
 @pytest.mark.slow
-def test_a_calibrated_multiplier_costs_what_was_asked_for():
+def test_a_calibrated_multiplier_costs_the_requested_epsilon():
     sigma = POISSON.calibrate(8.0, {1.0: 100})
     assert sigma == pytest.approx(0.993726, abs=1e-5)
     assert POISSON.compute_epsilon(sigma, 100) == pytest.approx(8.0, abs=1e-3)

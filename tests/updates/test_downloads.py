@@ -65,7 +65,7 @@ def test_a_client_receives_the_changes_since_its_version(server):
     assert send(overlay, state, 5)[1] == [CHANGE, WHOLE, CHANGE]
 
 
-def test_what_is_sent_does_not_depend_on_the_receivers(server):
+def test_the_message_does_not_depend_on_its_receivers(server):
     overlay, state = server
     end_round(overlay, state, 1, [0])
     assert torch.equal(send(overlay, state, 2)[0], send(overlay, state, 2, ids=[1])[0])

@@ -15,7 +15,7 @@ INBOX = {"server_control": torch.tensor([9.0]), "model": torch.tensor([2.0, 2.0]
 BITS = torch.tensor([64.0, 32.0]).double()
 
 
-def test_a_change_is_an_update_and_a_value_is_one_less_what_was_received():
+def test_updates_are_changes_or_values_minus_received_ones():
     assert entries.list_received(MEANS) == ["server_control", "model"]
     updates = entries.join_updates(MEANS, INBOX)
     assert updates.tolist() == [[1, 0, 1], [4, 3, 4]]
@@ -36,6 +36,6 @@ def test_bits_are_counted_with_the_first_entry():
     assert entries.count_message_bits(sent.values(), 2).tolist() == [64, 32]
 
 
-def test_entries_lie_in_the_order_of_the_methods_names():
+def test_entries_are_in_the_order_of_the_methods_names():
     uplink = {"a1": torch.zeros(1), "a:b": torch.zeros(2)}
     assert list(entries.unpack(uplink, clients=1).values) == ["a:b", "a1"]

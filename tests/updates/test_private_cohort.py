@@ -14,7 +14,7 @@ SETUP = Setup(Layout([]), COUNTS, 9, 0, torch.nn.Identity, Training())
 COHORT = PrivateCohort(SETUP, 3, share_of_clients=0.25)
 
 
-def test_it_has_the_expected_share_and_what_does_not_depend_on_the_clients():
+def test_the_cohort_has_only_values_independent_of_the_clients():
     assert COHORT.share_of_clients == 0.25 and COHORT.round == 3
     assert COHORT.uniform and COHORT.layout is SETUP.layout
 

@@ -33,7 +33,7 @@ def test_nearest_neighbours_are_mixed_before_the_rule():
     assert mixed == pytest.approx([4 / 3])
 
 
-def test_buckets_are_drawn_anew_in_each_round():
+def test_buckets_are_drawn_again_in_each_round():
     found = set()
     for number in range(1, 9):
         rule = Median(mixing="bucketing", bucket=2)

@@ -204,7 +204,7 @@ def test_uncovered_methods_are_refused_before_training(method, words):
         list_lines(method, clip=1.0, noise=1.0)
 
 
-def test_a_method_may_declare_what_its_loss_reads():
+def test_a_method_may_declare_the_inputs_of_its_loss():
     assert list_lines({"name": "test_sample_level:Declaring"}, clip=1.0, noise=1.0)
 
 

@@ -19,7 +19,7 @@ def test_attackers_are_those_of_the_file_or_a_keyed_share():
     assert drawn.find_attackers(8, 10).tolist() != attackers.tolist()
 
 
-def test_a_client_draws_the_same_whoever_is_beside_it():
+def test_a_clients_draws_do_not_depend_on_other_clients():
     context = Context(1, 2, np.array([0, 4]), 5)
     alone = context.select(np.array([False, True]))
     assert alone.ids.tolist() == [4]
@@ -28,7 +28,7 @@ def test_a_client_draws_the_same_whoever_is_beside_it():
     assert context.random("a").random() != context.random("b").random()
 
 
-def test_a_transform_without_further_functions_counts_what_it_is_given():
+def test_a_transform_without_further_functions_keeps_the_bits():
     transform = own_updates.Identity(kind="own_updates:Identity")
     bits = torch.tensor([64.0])
     assert transform.count_bits(torch.ones(1, 2), bits) is bits

@@ -14,12 +14,12 @@ SENT = {
 }
 
 
-def test_floating_point_values_for_all_clients_lie_side_by_side():
+def test_floating_point_entries_of_all_clients_are_adjacent_columns():
     assert vectors.find_widths(SENT) == {"a": 3, "b": 2}
     assert vectors.find_columns(SENT, ["b", "a"]).tolist() == [3, 4, 0, 1, 2]
 
 
-def test_a_change_is_added_to_what_was_sent_and_the_change_of_another_stays():
+def test_changes_are_added_to_sent_entries_or_passed_on():
     before = {"a": torch.tensor([1.0, 2.0]), "b": torch.tensor([5.0])}
     changes = {"a": torch.tensor([0.5, -1.0]), "c:b": torch.tensor([0.25])}
     combined = vectors.add_changes(before, changes)

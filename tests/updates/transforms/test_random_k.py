@@ -12,7 +12,7 @@ def test_entries_at_the_positions_are_scaled():
     assert kept.tolist() == [[0, 4, 0, 8], [0, 12, 0, 16]]
 
 
-def test_positions_are_drawn_anew_in_each_round():
+def test_positions_are_drawn_again_in_each_round():
     drawn = draw_positions(100, 10, generator(3, "k", 1))
     assert len(set(drawn.tolist())) == 10
     assert torch.equal(drawn, draw_positions(100, 10, generator(3, "k", 1)))
