@@ -29,7 +29,7 @@ def test_the_repetitions_are_in_the_order_of_their_seeds():
     ] == [0, 2, 10]
 
 
-def test_repetitions_are_called_by_as_few_seeds_as_tell_them_apart():
+def test_repetitions_are_labelled_by_the_differing_seeds():
     one = [{"seed": seed, "partition.seed": seed + 1} for seed in (0, 1)]
     assert name_repetitions(one) == ["seed=0", "seed=1"]
     assert name_repetitions(one[:1]) == ["seed=0"]
@@ -77,7 +77,7 @@ def test_rows_are_called_by_the_key_by_which_most_entries_differ():
     assert set(arrange(runs).rows) == set(arrange(runs[::-1]).rows) == rows
 
 
-def test_one_configuration_with_two_ends_is_two_rows_called_by_what_differs():
+def test_two_ends_of_one_configuration_are_separate_rows():
     one = ended(run(), "a", commit="abc", versions={"torch": "2.8"})
     other = ended(run(), "b", commit="abc", versions={"torch": "2.9"})
     found = arrange([one, other])
@@ -87,7 +87,7 @@ def test_one_configuration_with_two_ends_is_two_rows_called_by_what_differs():
     assert arrange([one, other], ["method.name", "versions.torch"]).rows == found.rows
 
 
-def test_two_ends_that_nothing_explains_count_once_and_are_told():
+def test_two_unexplained_ends_count_once_with_a_note():
     found = arrange([ended(run(), "a"), ended(run(), "b")])
     assert found.rows == ["fedavg"] and len(found.cells) == 1
     assert len(found.notes) == 1
@@ -97,7 +97,7 @@ def test_two_ends_that_nothing_explains_count_once_and_are_told():
     ("section", "keys", "names"),
     [
         ("partition", [{"file": "one.h5"}, {"file": "two.h5"}], ["one.h5", "two.h5"]),
-        # a rule stands before its own keys
+        # a rule precedes its own keys
         ("aggregation", [{"rule": "mean"}, {"rule": "krum", "f": 4}], ["mean", "krum"]),
     ],
 )
@@ -119,7 +119,7 @@ def test_keys_that_end_alike_are_not_mixed_up():
     ]
 
 
-def test_what_was_made_by_different_code_is_noted_where_it_is_compared():
+def test_a_comparison_of_different_code_is_noted():
     runs = [
         ended(run("fedavg"), "a", commit="abc"),
         ended(run("local"), "b", commit="abc"),

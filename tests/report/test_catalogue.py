@@ -6,7 +6,7 @@ from hpcfl.experiment import config, plugins
 from hpcfl.report import catalogue
 
 
-def test_the_stored_catalogue_is_what_the_code_says():
+def test_the_stored_catalogue_agrees_with_the_code():
     """After a change of a key or description run ``python -m hpcfl.report.catalogue``."""
     stored = catalogue.STORED.read_text(encoding="utf-8")
     # Versions of pydantic write 1 or 1.0.
@@ -34,7 +34,7 @@ def test_methods_have_keys_with_meanings():
 
 
 @pytest.mark.slow
-def test_what_may_be_searched_is_allowed_and_has_a_source():
+def test_search_values_are_allowed_and_have_a_source():
     """The default is one of the values if it is the paper's value."""
     searched = 0
     for method in catalogue.list_entries("methods"):
@@ -49,9 +49,7 @@ def test_what_may_be_searched_is_allowed_and_has_a_source():
     assert searched > 20
 
 
-def test_a_new_file_is_listed_before_the_catalogue_is_written_anew(
-    tmp_path, monkeypatch
-):
+def test_a_new_file_is_listed_before_the_catalogue_is_rewritten(tmp_path, monkeypatch):
     stored = json.loads(catalogue.STORED.read_text(encoding="utf-8"))
     stored["scores"].pop()
     monkeypatch.setattr(catalogue, "STORED", tmp_path / "catalogue.json")

@@ -26,7 +26,7 @@ def test_each_method_with_a_paper_is_in_one_entry():
     assert sorted(named) == sorted(set(plugins.list_names("hpcfl.methods")) - NO_PAPER)
 
 
-def test_an_entry_says_what_the_method_says_of_its_paper():
+def test_entries_agree_with_the_references_of_the_methods():
     """These are the first author, the venue or the number, and the year."""
     references = {
         entry["name"]: entry["reference"] for entry in catalogue.list_entries("methods")
@@ -55,14 +55,14 @@ def test_entries_are_whole_and_their_keys_differ():
     assert len(keys) == len(citation.read_entries()) + 1
 
 
-def test_an_entry_of_a_paper_says_when_and_where():
+def test_entries_have_a_year_and_a_venue():
     for entry in citation.read_entries():
         assert re.fullmatch(r"(?:19|20)\d\d", field(entry, "year")), entry
         places = [field(entry, name) for name in ("booktitle", "journal", "eprint")]
         assert any(places), entry
 
 
-def test_what_comes_before_the_first_entry_is_a_comment():
+def test_text_before_the_first_entry_is_a_comment():
     heading = citation.REFERENCES.read_text(encoding="utf-8").partition("@")[0]
     assert all(line.startswith("%") for line in heading.splitlines() if line)
 
@@ -74,7 +74,7 @@ def test_methods_of_one_paper_are_cited_alike():
         citation.cite_method("my_own:Method")
 
 
-def test_a_run_says_what_to_cite(make_run, printed):
+def test_runs_are_cited_by_their_methods(make_run, printed):
     folder = make_run("fedavg")
     runs = tables.list_runs(folder)
     method = citation.cite_method("fedavg")

@@ -90,7 +90,7 @@ def test_seeds_of_one_partition_are_one_partition():
     assert gains.interval.mean == pytest.approx(0.2)
 
 
-def test_a_partition_from_a_file_is_one_whatever_the_seeds():
+def test_a_partition_from_a_file_counts_once_for_all_seeds():
     row = [from_file([0.6] * 4, seed) for seed in (0, 1)]
     reference = [from_file([0.5] * 4, seed) for seed in (0, 1)]
     assert gains_of(row, reference).interval.partitions == 1
@@ -134,7 +134,7 @@ def test_a_table_names_the_number_of_clients_that_it_compares():
     assert any("fedavg 1 of 4" in note for note in table.notes)
 
 
-def test_pairs_of_client_and_seed_are_tested_beside_the_interval():
+def test_pairs_of_client_and_seed_have_a_separate_test():
     """Two seeds of one partition are eight pairs, and one partition without an
     interval. Eight equal signs have p = 2/2⁸.
     """
@@ -190,7 +190,7 @@ def runs(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_table_beside_a_reference_in_every_format(runs):
+def test_a_comparison_with_a_reference_in_every_format(runs):
     reference = Reference("local", power=1.0)
     (sheet,) = sweep_table.compare(arrange(runs), Reading(at="tail"), reference)
     assert list(sheet.texts.index) == ["fedavg"]

@@ -6,7 +6,7 @@ from hpcfl.experiment import config
 from hpcfl.report import configuration
 
 
-def test_each_key_stands_below_its_meaning_and_its_values():
+def test_each_key_follows_its_meaning_and_its_values():
     shown = configuration.write_toml(
         config.parse({"method": {"name": "fedprox"}})
     ).splitlines()

@@ -88,7 +88,7 @@ def test_a_run_that_is_not_finished_is_drawn_as_far_as_it_is(made_runs):
     assert sheet.notes[0] == "fedavg,seed=0: it is at round 2 of 2"
 
 
-def test_group_makes_lines_and_must_tell_runs_apart(made_runs):
+def test_group_defines_lines_and_must_separate_runs(made_runs):
     made_runs(fedprox=[0.0], keys={"training": {"lr": 0.1}})
     found = made_runs(fedavg=[0.1])
     figure = draw(found, group=["method", "training.lr"])

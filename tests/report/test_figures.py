@@ -13,7 +13,7 @@ from hpcfl.trained.loading import list_runs
 
 
 @pytest.mark.slow
-def test_two_figures_for_a_sweep_whose_runs_share_a_partition(make_run, tmp_path):
+def test_a_sweep_with_one_partition_has_two_figures(make_run, tmp_path):
     make_run("fedavg")
     make_run("local", method="local", primary="post")
     paths = figures.draw(tmp_path, list_runs(tmp_path))

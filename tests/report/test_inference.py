@@ -23,7 +23,7 @@ def test_the_mean_is_over_partitions_and_not_over_clients():
     assert found.deviation == pytest.approx(math.sqrt(8))
 
 
-def test_one_partition_says_nothing_of_others():
+def test_one_partition_has_no_interval():
     found = estimate_interval([np.array([1.0, 2.0])])
     assert found.mean == 1.5 and math.isnan(found.half) and math.isnan(found.p)
     assert not found.is_within(100)
@@ -36,7 +36,7 @@ def test_where_nothing_varies_nothing_is_estimated():
     assert (apart.mean, apart.half, apart.p) == (1, 0, 0) and not apart.is_within(0.5)
 
 
-def test_two_partitions_whose_clients_agree_say_nothing():
+def test_two_partitions_without_spread_have_no_interval():
     """Every resample of both has the same mean."""
     found = estimate_interval([np.array([0.1]), np.array([0.3])])
     assert found.mean == pytest.approx(0.2)
@@ -65,7 +65,7 @@ def test_a_client_that_is_alone_counts_like_the_many_of_another_partition():
 
 
 @pytest.mark.slow
-def test_intervals_hold_the_truth_as_often_as_they_say():
+def test_intervals_have_their_nominal_coverage():
     """Eight partitions of ten clients, true difference 0: 95 % of 200 intervals contain
     it, between 181 and 198 with a probability of error of one in a thousand.
     """

@@ -27,7 +27,7 @@ def test_rounds_count_that_all_repetitions_have():
     assert not len(mean([long, short], "rounds")["x"])
 
 
-def test_what_was_spent_until_the_models_were_there():
+def test_costs_are_cumulated_until_the_scored_models_exist():
     """Rounds take 0.1, 0.2, 0.3 s. The server sends 30 floats, and participating
     clients send 10 and 20.
     """
@@ -49,5 +49,5 @@ def test_what_was_spent_until_the_models_were_there():
     assert mean([before], "bits")["x"].tolist() == [0, 420, 840 + 320]
 
 
-def test_numbers_that_nobody_can_draw_are_left_out():
+def test_numbers_that_cannot_be_drawn_are_left_out():
     assert mean([run(accuracy=(0.5, np.inf, 1e300))], "rounds")["x"].tolist() == [0]

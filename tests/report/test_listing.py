@@ -11,7 +11,7 @@ from hpcfl.report import catalogue, listing
 
 @pytest.mark.parametrize("width", [40, 80, 200])
 @pytest.mark.parametrize("kind", list(catalogue.PACKAGES))
-def test_one_line_each_whatever_the_width(kind, width, monkeypatch, printed):
+def test_each_entry_has_one_line_at_any_width(kind, width, monkeypatch, printed):
     monkeypatch.setenv("COLUMNS", str(width))
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     listing.show(kind, None)
@@ -26,7 +26,7 @@ def test_one_line_each_whatever_the_width(kind, width, monkeypatch, printed):
 
 
 @pytest.mark.parametrize("kind", list(catalogue.PACKAGES))
-def test_what_is_no_terminal_gets_whole_lines(kind, monkeypatch, printed):
+def test_lines_are_not_shortened_without_a_terminal(kind, monkeypatch, printed):
     monkeypatch.setenv("COLUMNS", "40")
     listing.show(kind, None)
     lines = printed().splitlines()[1:]
@@ -37,7 +37,7 @@ def test_what_is_no_terminal_gets_whole_lines(kind, monkeypatch, printed):
         )
 
 
-def test_licences_stand_beside_the_names_of_data_sets(printed):
+def test_licences_follow_the_names_of_data_sets(printed):
     listing.show("datasets", None)
     lines = printed().splitlines()
     (line,) = (line for line in lines if line.startswith("mnist "))
@@ -69,7 +69,7 @@ def test_one_data_set_and_one_score(printed):
     assert "unit: % better: up" in show
 
 
-def test_what_is_not_there():
+def test_an_unknown_name_is_refused_with_a_suggestion():
     with expect_refusal(r"'fedvag' .*'fedavg'"):
         listing.show("methods", "fedvag")
 

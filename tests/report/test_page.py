@@ -82,7 +82,7 @@ def written(folder: Path, *more: Path) -> str:
 
 
 @pytest.mark.slow
-def test_the_page_says_what_the_commands_say(sweep, html):
+def test_the_page_agrees_with_the_commands(sweep, html):
     found = Outline(html)
     runs = loading.list_runs(sweep)
     cells, notes = found.texts["td"], found.texts["li"]
@@ -123,7 +123,7 @@ def test_rows_have_gains_over_training_alone_else_over_fedavg(tmp_path, html):
 
 
 @pytest.mark.slow
-def test_a_page_of_one_partition_says_that_it_has_no_interval(tmp_path):
+def test_a_page_of_one_partition_notes_the_missing_interval(tmp_path):
     for method in ("fedavg", "ditto"):
         made_up.folder(tmp_path / "sweep" / method, method, 0)
     notes = Outline(written(tmp_path / "sweep")).texts["li"]
@@ -169,13 +169,13 @@ def test_it_needs_no_network_and_no_script(html):
 
 
 @pytest.mark.slow
-def test_cells_of_a_sweep_that_nobody_has_begun_are_named(sweep, tmp_path):
+def test_cells_that_have_not_begun_are_listed(sweep, tmp_path):
     begun = Path(shutil.copytree(sweep / "local", tmp_path / "sweep" / "local")).parent
     (begun / "sweep.json").write_text(json.dumps(["local", "fedavg,seed=2"]))
     assert "1 not begun: fedavg,seed=2" in Outline(written(begun)).texts["li"]
 
 
-def test_before_the_first_round_there_is_little_to_say(tmp_path):
+def test_a_page_without_rounds_reports_no_finished_run(tmp_path):
     folder = made_up.folder(tmp_path / "run", finished=False)
     (folder / "metrics.h5").unlink()
     assert "No run is finished yet." in written(folder)
@@ -197,7 +197,7 @@ def hostile(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_what_a_folder_says_never_becomes_markup(hostile, tmp_path):
+def test_texts_of_a_folder_never_become_markup(hostile, tmp_path):
     """The page has the same elements with the same attributes as for harmless texts."""
     html = hostile.read_text(encoding="utf-8")
     found = Outline(html)

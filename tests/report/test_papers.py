@@ -70,8 +70,8 @@ def test_each_entry_of_a_papers_table_is_one_experiment(path):
     [path for path in PAPERS if path.stem.startswith("diversifed")],
     ids=lambda path: path.stem,
 )
-def test_diversifeds_five_runs_draw_their_data_anew(path):
-    """Its spreads over runs show that the data were drawn anew."""
+def test_diversifeds_five_runs_have_different_seeds_and_partitions(path):
+    """Its spreads over runs show that each run drew its data again."""
     pairs = [
         (repetition["seed"], repetition["partition"]["seed"])
         for repetition in find_repetitions(config.read(path))

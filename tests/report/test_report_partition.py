@@ -6,7 +6,7 @@ from hpcfl.report.plots import partition
 from hpcfl.report.sheet import Sheet
 
 
-def test_of_several_partitions_it_is_said_which_is_drawn(made_runs):
+def test_the_title_names_the_drawn_partition_of_several(made_runs):
     found = made_runs(fedavg=[0.0, 0.1], partitions=2)
     whole = "training samples by client and class (30 in total)"
     assert partition.plugin(found[:1], Sheet(7)).axes[0].get_title() == whole

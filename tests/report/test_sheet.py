@@ -42,7 +42,7 @@ def test_looks_do_not_depend_on_the_order_of_lines():
     assert choose_looks(methods) == choose_looks(backwards)
 
 
-def test_variants_of_a_method_have_its_colour_beside_others_and_several_when_alone():
+def test_variants_of_a_method_share_a_colour_among_others():
     chosen = choose_looks(
         {
             "one": "fedprox",

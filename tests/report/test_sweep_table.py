@@ -49,7 +49,7 @@ def test_mean_and_standard_deviation_over_seeds():
     assert "over 3 seeds" in table_formats.write_markdown(grid)
 
 
-def test_models_before_and_after_training_in_one_table_are_told():
+def test_mixing_scores_before_and_after_training_is_noted():
     before, after = run(), replace(run("local"), score="post")
     for one in (before, after):
         one.results.values.of_rounds["post/weighted"] = np.full(3, 0.8)
@@ -198,7 +198,7 @@ def test_validation_is_each_methods_own_column_on_held_out_samples():
         make([run()], reading=Reading("validation"))
 
 
-def test_of_runs_whose_best_rounds_are_chosen_otherwise_a_note_says_so():
+def test_different_choices_of_the_best_round_are_noted():
     grid = make([run("a"), held_out("b", "pre", 0.5, 0.4, 0.3)])
     assert any("test (a), validation (b)" in note for note in grid.notes)
     assert "best round by test or validation samples" in grid.title
@@ -217,7 +217,7 @@ def test_best_rounds_by_different_metrics_are_noted():
 
 
 def test_the_first_run_may_lack_the_score():
-    """A lower calibration error is better, whichever run comes first."""
+    """A lower calibration error is better in any order of the runs."""
     lacking, low, high = run("a"), run("b"), run("c")
     for one, error in ((low, 0.1), (high, 0.2)):
         one.results.values.of_rounds["pre/ece"] = np.full(3, error)
@@ -264,7 +264,7 @@ def test_a_metric_that_was_not_recorded_is_refused_with_those_that_were(
     ("metric", "score"),
     [("macro_f1", "macro_f1"), ("top5/worst_tenth", "top5"), ("pre/ece", "ece")],
 )
-def test_a_score_that_was_not_asked_for_is_told_how_to_have(metric, score):
+def test_a_missing_score_is_refused_with_its_setting(metric, score):
     played = run()
     header = {"scores": {"accuracy": played.scores["accuracy"]}}
     played = replace(played, results=replace(played.results, header=header))
@@ -275,7 +275,7 @@ def test_a_score_that_was_not_asked_for_is_told_how_to_have(metric, score):
         make([played], reading=Reading("elsewhere/accuracy"))
 
 
-def test_what_differs_becomes_rows_and_never_a_mean():
+def test_different_configurations_are_separate_rows():
     grid = make(
         [
             *seeds("fedprox", 0.5, 0.6, mu=0.1),
@@ -323,7 +323,7 @@ def test_a_number_that_the_best_round_lacks_is_that_of_the_latest_round_before()
     assert not entry(found, 1)[3]
 
 
-def test_numbers_of_different_data_stand_in_different_columns():
+def test_numbers_of_different_data_have_different_columns():
     small, large = run("a", accuracy=(0.5,)), run("b", accuracy=(0.6,))
     small.config["partition"]["clients"], large.config["partition"]["clients"] = 5, 20
     found = make([small, large])
@@ -346,7 +346,7 @@ def test_csv_has_a_line_for_each_entry(grid):
     assert best_by == "test"
 
 
-def test_what_is_missing_is_a_dash_in_every_format_and_never_bold():
+def test_missing_numbers_are_dashes_in_every_format():
     one, other = run("fedavg"), run("local", dataset="mnist")
     other.results.values.of_rounds["pre/weighted"] = np.full(3, np.nan)
     found = make([one, other])

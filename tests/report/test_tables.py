@@ -21,7 +21,7 @@ def test_a_line_before_and_a_line_after_training(make_run, printed):
     assert max(map(len, lines)) <= 80
 
 
-def test_the_legend_has_three_lines_and_says_more_when_asked(make_run, printed):
+def test_the_legend_has_three_lines_and_explain_adds_more(make_run, printed):
     folder = make_run("fedavg")
     tables.show(folder)
     output = printed()
@@ -54,7 +54,7 @@ def test_a_further_column_has_a_line(make_run, printed, score, column, line):
     assert [line, "37.50"] in lines
 
 
-def test_beside_the_best_stand_the_last_round_and_the_last_tenth(make_run, capsys):
+def test_table_shows_best_last_and_tail(make_run, capsys):
     tables.show(make_run("fedavg"))
     printed = " ".join(capsys.readouterr().out.split())
     for moment in ("last", "tail"):  # one of the four rounds is more than a tenth
@@ -89,7 +89,7 @@ def test_the_line_after_training_falls_back_to_the_round_before_when_start_model
     assert tables.list_numbers(run, "post", "best")[3] == "3"
 
 
-def test_an_unfinished_run_says_how_far_it_is(make_run, printed):
+def test_an_unfinished_run_shows_its_progress(make_run, printed):
     tables.show(make_run(rounds=9, finished=False))
     assert "3 of 9" in " ".join(printed().split())
 

@@ -72,7 +72,7 @@ def test_components_of_zero_leave_the_plain_mean():
 
 
 @pytest.mark.parametrize("scores", [[[0.1, 0.2, 0.4]], [[1.0, 2.0], [2.0, 3.0]], [[]]])
-def test_what_cannot_be_estimated_is_missing(scores):
+def test_components_that_cannot_be_estimated_are_nan(scores):
     """The cases are one search, no residual, and no run."""
     found = variance.estimate(np.array(scores))
     assert math.isnan(found.compute_half_width()) and math.isnan(found.search)

@@ -60,7 +60,7 @@ def test_a_target_in_percent_is_reached_by_an_equal_score():
     assert find_time_to(timed("fedavg", 0, 0.1, 0.724), "pre/weighted", 72.4) == 10.0
 
 
-def test_what_has_no_time_is_refused():
+def test_runs_without_virtual_time_are_refused():
     run = made_up.run("fedavg", 0, (0.1, 0.2))
     for reading in ({"at": 25.0}, {"target": 50.0}):
         with expect_refusal(r"fedavg-0: .*time\.mode = 'synchronous'"):

@@ -66,7 +66,7 @@ def test_a_scores_name_is_in_its_numbers():
     }
 
 
-def test_mean_and_std_leave_out_who_has_no_number():
+def test_mean_and_std_ignore_clients_without_a_number():
     numbers = np.array([1.0, NAN, 3.0])
     assert (summarise("mean", numbers), summarise("std", numbers)) == (2.0, 1.0)
     assert math.isnan(summarise("mean", np.array([NAN])))

@@ -58,7 +58,7 @@ def test_a_number_by_its_names(wanted, recorded):
 
 
 @pytest.mark.parametrize("wanted", ["macro_f2", "macro_f1/best", "weighted/mean", "/"])
-def test_what_is_no_number_of_a_score(wanted):
+def test_unknown_metric_names_are_not_resolved(wanted):
     assert resolve(wanted, BUILT_IN) is None
 
 

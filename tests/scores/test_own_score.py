@@ -42,7 +42,7 @@ def unimportable(monkeypatch):
 
 
 @pytest.mark.slow
-def test_it_is_in_the_metrics_file_with_what_readers_need(folder):
+def test_the_metrics_file_contains_the_score_and_its_description(folder):
     with h5py.File(folder / "metrics.h5") as file:
         clients, losses, total = (
             file[f"values/clients/pre/{name}"][:].reshape(-1, 3)  # all, in each round
@@ -109,7 +109,7 @@ def test_table_has_no_other_scores(folder, unimportable, printed_errors):
     assert "; did you mean '" in printed_errors()
 
 
-def test_check_names_the_scores_and_what_is_best(tmp_path, printed):
+def test_check_lists_scores_and_the_criterion_of_the_best(tmp_path, printed):
     (tmp_path / "own.toml").write_text(EXPERIMENT)
     assert call("check", tmp_path / "own.toml") == 0
     shown = printed().splitlines()

@@ -33,7 +33,7 @@ def test_damage_is_noted_and_the_rest_is_shown(make_run, name):
     assert name in "".join(run.notes)
 
 
-def test_where_nothing_is_readable_one_line_says_so(make_run, tmp_path):
+def test_unreadable_folders_are_refused_in_one_line(make_run, tmp_path):
     folder = make_run()
     for name in ("metrics.h5", "run.json"):
         (folder / name).write_bytes(b"")
@@ -44,7 +44,7 @@ def test_where_nothing_is_readable_one_line_says_so(make_run, tmp_path):
             loading.list_runs(empty / "nothing")
 
 
-def test_below_folders_what_fresh_moved_aside_is_left_out_and_named(make_run, tmp_path):
+def test_runs_moved_aside_by_fresh_are_skipped_and_named(make_run, tmp_path):
     run, aside = make_run("i"), make_run("i.20260101-120000")
     again = make_run("i.20260101-120000-2")
     for folders in ([tmp_path], [run, aside, again], [run, tmp_path / "."]):
@@ -78,7 +78,7 @@ def test_results_on_another_disk_are_found_through_their_links(make_run, tmp_pat
     assert places == ["a", "b", "c/d", "tuning/final/e"]
 
 
-def test_a_folder_in_what_was_set_aside_may_be_named(make_run, tmp_path):
+def test_a_folder_moved_aside_by_fresh_may_be_named(make_run, tmp_path):
     cells = [make_run(f"sweep.20260101-120000/{name}") for name in ("a", "b")]
     assert [run.folder for run in loading.load_runs_below(cells)[0]] == cells
     assert len(loading.load_runs_below([tmp_path / "sweep.20260101-120000"])[0]) == 2

@@ -8,8 +8,8 @@ from test_trained_export import files_predict_what_was_recorded
 from hpcfl.trained.models import predict_classes
 from hpcfl.trained.module import Predicting
 
-# Methods whose clients predict by the forward pass of a module; each stands for others:
-# the model itself, and one with another head.
+# Methods whose clients predict by the forward pass of a module; each represents
+# others: the model itself, and one with another head.
 PLAIN = ["fedavg", "fednh"]
 
 

@@ -199,7 +199,7 @@ def test_no_folder_of_the_machine_is_in_it(tmp_path):
     assert run.results.header["config"]["data"]["root"] is None
 
 
-def test_what_cannot_be_packed(tmp_path):
+def test_unfinished_or_duplicate_runs_are_not_packed(tmp_path):
     going = loading.load_run(folder(tmp_path / "going", finished=False))
     with expect_refusal("finished"):
         packed.write([going], tmp_path / "x.tar.xz")

@@ -58,7 +58,7 @@ def test_data_and_code_that_have_changed_are_noted(played, printed):
     assert len(changed) > 1 and all(name in output for name in changed)
 
 
-def test_only_rounds_whose_state_is_kept_can_be_looked_at(played):
+def test_only_rounds_with_stored_state_can_be_replayed(played):
     run = played(
         "fedavg", rounds=4, evaluation={"score": "post"}, checkpoint={"every": 9}
     )

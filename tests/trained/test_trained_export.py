@@ -49,7 +49,7 @@ def files_predict_what_was_recorded(run, out):
         ("fedavg", "tied"),
     ],
 )
-def test_exported_models_have_what_is_frozen(played, tmp_path, name, model):
+def test_exported_models_contain_frozen_parameters(played, tmp_path, name, model):
     run = played(short(name), model={"name": f"tiny:{model}"})
     files_predict_what_was_recorded(run, tmp_path / "out")
     one = run.model(client=0)
@@ -61,7 +61,7 @@ def test_exported_models_have_what_is_frozen(played, tmp_path, name, model):
 
 
 @pytest.mark.slow
-def test_a_json_says_what_a_model_is(played, tmp_path):
+def test_the_json_file_describes_the_model(played, tmp_path):
     run = played("fedproto")
     known = exported(run, tmp_path / "out", [3], False, "pre", "last")["client-3"]
     assert (

@@ -19,7 +19,7 @@ def accuracy(run, trained):
 
 
 @pytest.mark.slow
-def test_a_model_is_plain_torch_and_predicts_what_was_scored(played):
+def test_a_model_is_plain_torch_and_predicts_as_scored(played):
     run = played("fedavg", model=NORMALISED)
     before = torch.random.get_rng_state()
     model = run.model(client=1)
@@ -149,7 +149,7 @@ CANNOT_BE_HAD = [
 
 
 @pytest.mark.slow
-def test_what_cannot_be_had_is_one_line(played):
+def test_unavailable_models_are_refused_in_one_line(played):
     run = played(
         "fedavg",
         model=NORMALISED,
@@ -203,7 +203,7 @@ def test_with_more_checkpoints_there_are_models_of_more_rounds(played):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["convolution", "attention", "dropout"])
-def test_a_model_alone_is_the_one_that_was_trained_beside_others(played, kind):
+def test_a_single_model_equals_the_one_trained_in_lanes(played, kind):
     """Its loss is also equal, up to the rounding of products that are not batched."""
     model = {"name": "tiny:layered", "kind": kind}
     training = {"batch_size": 5, "epochs": 5}

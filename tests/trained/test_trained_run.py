@@ -58,7 +58,7 @@ def test_the_configuration_may_choose_another_column_and_another_mean(make_run):
     }
 
 
-def test_costs_leave_out_the_first_round_and_what_comes_after_the_last(make_run):
+def test_costs_leave_out_first_round_and_final_scoring(make_run):
     outcome = loading.load_run(make_run()).summary
     assert (outcome.seconds_per_round, outcome.floats_up, outcome.floats_down) == (
         1.5,
@@ -67,7 +67,7 @@ def test_costs_leave_out_the_first_round_and_what_comes_after_the_last(make_run)
     )
 
 
-def test_an_interrupted_run_shows_what_it_has(make_run):
+def test_an_interrupted_run_has_a_summary_of_its_rounds(make_run):
     outcome = loading.load_run(make_run(rounds=9, finished=False)).summary
     assert (outcome.rounds, outcome.finished, outcome.digest) == (3, False, None)
     assert outcome.last == {

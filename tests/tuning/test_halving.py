@@ -22,7 +22,7 @@ def test_at_least_one_goes_on():
     assert [rung.trials for rung in halving.list_rungs(3, 3, 3)] == [3, 1, 1]
 
 
-def test_what_is_played_whole_gets_as_many_trials_as_the_halving_costs():
+def test_whole_runs_fit_into_the_cost_of_the_halving():
     """The cost is four whole runs. Each trial is also measured by a tenth of a run:
     three of 1.1 fit.
     """
@@ -65,7 +65,7 @@ def test_scored_rounds_and_others_are_measured_apart():
     assert halving.count_rounds_within(480, **costs, most=99) == 45
 
 
-def test_what_costs_nothing_is_played_to_the_end():
+def test_all_rounds_without_cost_are_within_the_budget():
     assert (
         halving.count_rounds_within(
             9,
@@ -83,7 +83,7 @@ def test_rounds_of_a_rung():
     assert halving.count_rounds_at(10, Fraction(1), least=4) == 10
 
 
-def test_the_best_go_on_and_who_has_no_number_never_does():
+def test_a_trial_without_a_number_is_never_selected():
     ranks = {
         "a": 0.5,
         "b": None,

@@ -70,7 +70,7 @@ def test_keys_need_no_quotes():
     assert tuning.find_fixed("ditto") == {"method.lam": 0.5}
 
 
-def test_a_protocol_says_how_many_rounds_there_may_be():
+def test_a_protocol_defines_the_maximum_number_of_rounds():
     given = table(methods=["fedavg"]) | {"protocol": "cwfedavg"}
     del given["rounds"]
     tuning = plan.read(given | {"partition": {"seed": "seed"}}, "t.toml")
@@ -158,7 +158,7 @@ def test_a_draw_that_is_no_experiment_is_drawn_again():
         plan.read(table(methods=["pfedme"], overrides=overrides), "t.toml")
 
 
-def test_what_needs_its_rounds_is_played_whole():
+def test_methods_that_need_all_rounds_run_in_full():
     """FedPHP: of 4/2 + 2/2 = 3 whole runs two fit, measured by 3 of 20 rounds."""
     tuning = plan.read(table(methods=["fedphp", "fedavg"]), "t.toml")
     assert [rung.trials for rung in tuning.list_rungs("fedphp")] == [2]
@@ -252,6 +252,6 @@ def test_a_mistake_is_one_line(of_file, of_section, expected):
         plan.read(table(**of_section) | of_file, "t.toml")
 
 
-def test_a_file_without_the_section_is_told_what_it_lacks():
+def test_a_file_without_the_tune_section_is_refused():
     with expect_refusal(r"^t\.toml: .*\[tune\]; .*search_seeds"):
         plan.read({"rounds": 3}, "t.toml")
