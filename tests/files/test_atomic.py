@@ -132,7 +132,7 @@ def half_done(tmp_path):
         process.kill()
 
 
-def test_what_a_killed_writer_of_a_folder_left_is_in_nobodys_way(tmp_path, half_done):
+def test_temporaries_are_removed_only_after_their_writers_death(tmp_path, half_done):
     [rest] = tmp_path.iterdir()
     atomic.remove_temporaries(tmp_path)
     assert list(tmp_path.iterdir()) == [rest]  # another process is writing it
@@ -145,9 +145,7 @@ def test_what_a_killed_writer_of_a_folder_left_is_in_nobodys_way(tmp_path, half_
     assert os.listdir(tmp_path) == ["other"]
 
 
-def test_the_next_that_writes_a_folder_removes_what_a_killed_one_left(
-    tmp_path, half_done
-):
+def test_writing_a_folder_removes_a_killed_writers_remains(tmp_path, half_done):
     half_done.stdin.close()
     half_done.wait()
     with atomic.write_folder(tmp_path / "out") as place:
@@ -155,7 +153,7 @@ def test_the_next_that_writes_a_folder_removes_what_a_killed_one_left(
     assert os.listdir(tmp_path) == ["out"] and os.listdir(tmp_path / "out") == ["whole"]
 
 
-def test_what_can_be_written_is_let_through_and_nothing_is_made(tmp_path):
+def test_checks_accept_writable_paths_and_create_nothing(tmp_path):
     (tmp_path / "old").write_text("old")
     (tmp_path / "there").mkdir()
     (tmp_path / "link").symlink_to("there")
@@ -192,7 +190,7 @@ def test_a_folder_that_cannot_be_is_one_line(tmp_path, name, shown):
 
 
 @pytest.mark.parametrize("path", ["folder", "link", "dangling", "pipe", "/dev/null"])
-def test_what_is_no_file_is_not_replaced(tmp_path, path):
+def test_folders_links_and_devices_are_not_replaced(tmp_path, path):
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").write_text("")
     (tmp_path / "link").symlink_to("file")

@@ -184,7 +184,7 @@ def test_rows_are_selected(tmp_path):
         hdf5.select(tmp_path / "file", [4])
 
 
-def test_the_order_of_what_is_written_changes_no_byte():
+def test_the_order_of_writing_changes_no_byte():
     datasets = {name: np.arange(5.0) for name in ("b", "a/x", "a/c")}
     attributes = {f"{number}": "x" * number for number in range(20)}
     turned = dict(reversed(datasets.items())), dict(reversed(attributes.items()))

@@ -5,7 +5,7 @@ import pytest
 from hpcfl.files import heartbeat
 
 
-def test_another_listener_hears_the_beats_inside_a_block_alone():
+def test_a_listener_receives_beats_only_inside_its_block():
     outer, inner = [], []
     with heartbeat.use_listener(lambda: outer.append(1)):
         with (

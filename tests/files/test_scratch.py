@@ -15,7 +15,7 @@ from hpcfl.files import hdf5, heartbeat, scratch
 from hpcfl.files.scratch import Scratch
 
 
-def test_only_what_goes_beyond_the_limit_lies_in_files_until_there_is_room_again(files):
+def test_only_arrays_beyond_the_limit_are_stored_in_files(files):
     memory = Scratch(1000)
     first, second = memory.empty([10, 20]), memory.empty([1, 60])  # 800 and 240 bytes
     assert len(files) == 1
@@ -73,7 +73,7 @@ def test_no_room_for_a_file_is_one_line(small_disk, monkeypatch):
         scratch.open_file(4_000_000)
 
 
-def test_files_of_hdf5_are_the_same_bytes_wherever_they_were_made(files, monkeypatch):
+def test_hdf5_bytes_are_the_same_in_memory_and_files(files, monkeypatch):
     data = {f"group/{i}": torch.randn(i, 1000).numpy() for i in range(5)}
     plain = bytes(hdf5.encode(data, {"note": "text"}))
     monkeypatch.setattr(scratch, "LARGE", 0)
@@ -97,7 +97,7 @@ def test_a_long_copy_sends_heartbeats(monkeypatch):
     assert len(beats) == 3
 
 
-def test_the_next_array_of_a_size_has_the_memory_of_one_that_nobody_uses(monkeypatch):
+def test_a_freed_array_is_reused_for_the_next_of_its_size(monkeypatch):
     monkeypatch.setattr(scratch, "REUSED", 400)
     memory = Scratch()
     first = memory.empty([100]).fill_(1)

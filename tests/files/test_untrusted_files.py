@@ -103,7 +103,7 @@ def test_hashing_shows_that_the_rank_is_alive(tmp_path, monkeypatch):
         json.dumps({"format": [], "config": CONFIG}).encode(),
     ],
 )
-def test_what_is_no_description_is_one_line(tmp_path, text):
+def test_an_invalid_description_is_refused_in_one_line(tmp_path, text):
     refuse(tmp_path / "run.json", text)
 
 
@@ -138,7 +138,7 @@ def test_names_in_a_reason_are_printable():
     assert str(caught.value).isprintable() and len(str(caught.value)) < 500
 
 
-def test_a_key_that_stands_twice_is_damage():
+def test_a_duplicate_key_is_damage():
     assert untrusted_files.parsed('{"a": {"b": 1}, "b": 1}') == {"a": {"b": 1}, "b": 1}
     for text in ('{"a": 1, "a": 2}', '[{"b": {"a": 1, "c": 2, "a": 1}}]'):
         with pytest.raises(Damaged, match=r"JSON.*'a'"):

@@ -142,7 +142,7 @@ def small_groups(monkeypatch):
 
 @pytest.mark.parametrize("written_by", [1, 2, 4, 15])
 @pytest.mark.parametrize("read_by", [1, 2, 5])
-def test_any_number_of_ranks_reads_what_any_number_wrote(
+def test_any_number_of_ranks_reads_any_checkpoint(
     tmp_path, on_ranks, small_groups, written_by, read_by
 ):
     digests = on_ranks(

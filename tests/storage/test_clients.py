@@ -87,7 +87,7 @@ def test_no_clients_and_no_state():
         ([0], {}),
     ],
 )
-def test_put_refuses_what_does_not_fit(ids, state):
+def test_put_refuses_unknown_clients_and_mismatched_state(ids, state):
     store = ClientStore([0], {"row": torch.zeros(2)})
     with pytest.raises(ValueError, match=r"client|fleet\.state"):
         store.put(ids, state)
@@ -129,9 +129,7 @@ def test_digest_ignores_order_and_strides():
 
 
 @pytest.mark.parametrize("memory", [0, 1500])
-def test_rows_beyond_the_memory_lie_in_files_and_come_back_bit_for_bit(
-    files, monkeypatch, memory
-):
+def test_rows_beyond_memory_are_stored_in_files_bit_for_bit(files, monkeypatch, memory):
     monkeypatch.setattr(clients, "SLAB_BYTES", 300)  # three rows
     store = ClientStore(range(20), TEMPLATE, memory)
     plain = ClientStore(range(20), TEMPLATE)

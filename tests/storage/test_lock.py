@@ -54,7 +54,7 @@ def test_a_killed_owner_frees_the_folder(tmp_path, holder):
         pass
 
 
-def test_what_a_dead_owner_on_another_host_wrote_locks_nothing(tmp_path):
+def test_the_lock_file_of_a_dead_owner_blocks_nothing(tmp_path):
     (tmp_path / lock.NAME).write_text(
         "host elsewhere, pid 1, since 2020-01-01 00:00:00"
     )

@@ -43,7 +43,7 @@ def write(folder, body):
     return path
 
 
-def test_what_is_right_is_read(tmp_path):
+def test_a_valid_manifest_is_read(tmp_path):
     found = manifest.read(write(tmp_path, BODY))
     assert found == Manifest(2, A, {"rounds": 9}, [Shard(**SERVER), Shard(**CLIENTS)])
 
@@ -100,7 +100,7 @@ def test_a_wrong_file_is_one_line(tmp_path, changed):
 @pytest.mark.parametrize(
     "text", [b"[1]", b"{}", b"[" * 100_000, b"\xff", b'{"sha256": 1, "manifest": {}}']
 )
-def test_what_is_no_manifest_is_one_line(tmp_path, text):
+def test_an_invalid_manifest_is_refused_in_one_line(tmp_path, text):
     (tmp_path / "manifest-00000002.json").write_bytes(text)
     with pytest.raises(Damaged) as caught:
         manifest.read(tmp_path / "manifest-00000002.json")

@@ -181,7 +181,7 @@ def test_a_folder_without_results_is_refused(tmp_path):
             results.read(folder)
 
 
-def test_full_disk_leaves_what_was_there(small_disk):
+def test_a_full_disk_leaves_recorded_rounds_readable(small_disk):
     writer = ResultsWriter(small_disk, {}, {})
     writer.record(1, {"clients/a": np.zeros(50_000)})
     with pytest.raises(RunFailure, match="No space left on device"):

@@ -63,7 +63,7 @@ def refused(path):
         results.read(path.parent)
 
 
-def test_what_is_right_is_read(tmp_path):
+def test_a_valid_file_is_read(tmp_path):
     found = results.load(write(tmp_path, RIGHT, HEADER))
     assert found.header == {
         "config": CONFIG,
@@ -198,7 +198,7 @@ def test_only_clients_that_have_a_number_are_entries():
     )
 
 
-def test_rounds_of_several_parts_lie_in_their_order():
+def test_rounds_of_several_parts_are_merged_in_order():
     """The first part has rounds 1 and 3 of a, the second round 2, and only the second
     has b.
     """

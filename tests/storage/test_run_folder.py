@@ -25,7 +25,7 @@ def claim(folder, configuration=CONFIG, fresh=False):
         return sorted(path.name for path in folder.iterdir())
 
 
-def test_a_new_folder_is_made_with_its_parents_and_says_whose_it_is(tmp_path):
+def test_a_new_folder_is_made_with_parents_and_configuration(tmp_path):
     folder = tmp_path / "a path with spaces" / "run"
     assert run_folder.read(folder) is None
     assert claim(folder) == [".lock", "run.json"]
@@ -33,7 +33,7 @@ def test_a_new_folder_is_made_with_its_parents_and_says_whose_it_is(tmp_path):
     assert claim(folder) == [".lock", "run.json"]
 
 
-def test_a_folder_of_another_configuration_says_every_difference(tmp_path):
+def test_a_folder_of_another_configuration_is_refused_with_all_differences(tmp_path):
     claim(tmp_path / "run")
     before = (tmp_path / "run" / "run.json").read_bytes()
     other = tiny.parse({"name": "fedprox", "mu": 0.5}, seed=4)
@@ -82,7 +82,7 @@ def test_strangers_files_are_not_touched(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
-def test_the_folder_of_a_sweep_is_said_to_be_one(tmp_path):
+def test_the_folder_of_a_sweep_is_refused(tmp_path):
     run_folder.record_cells(tmp_path, ["seed=0", "seed=1"])
     claim(tmp_path / "seed=0")
     before = stamp(tmp_path)
@@ -124,7 +124,7 @@ def test_a_damaged_or_deleted_description_is_made_again(tmp_path, text):
     ],
 )
 @pytest.mark.parametrize("fresh", [False, True])
-def test_whatever_a_killed_start_left_is_no_strangers(tmp_path, left, fresh):
+def test_remains_of_a_killed_start_can_be_claimed(tmp_path, left, fresh):
     folder = tmp_path / "run"
     folder.mkdir()
     for name in left:
@@ -157,7 +157,7 @@ def test_a_claim_that_is_not_begun_changes_nothing_in_a_run(tmp_path):
     assert stamp(tmp_path) == before
 
 
-def test_only_what_fails_after_the_beginning_is_kept_as_the_reason(tmp_path):
+def test_only_failures_after_the_beginning_are_recorded(tmp_path):
     with (
         pytest.raises(ValueError, match="first"),
         run_folder.claim(tmp_path / "run", CONFIG, False) as ours,
@@ -196,7 +196,7 @@ def test_a_lock_that_is_a_link_empties_no_other_file(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["rounds", "checkpoints", "jobs"])
-def test_a_link_in_a_run_leads_nobody_elsewhere(tmp_path, name):
+def test_links_inside_a_run_are_refused(tmp_path, name):
     claim(tmp_path / "run")
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "run" / name).symlink_to(tmp_path / "elsewhere")
@@ -236,7 +236,7 @@ def test_a_disk_that_is_full_from_the_start_is_bad_input(small_disk):
 
 
 @pytest.fixture
-def somebody():
+def unprivileged_folder():
     """Return a folder of a user without root rights; the test runs with that user's
     rights.
     """
@@ -252,8 +252,10 @@ def somebody():
 @pytest.mark.parametrize("fresh", [False, True])
 @pytest.mark.parametrize("inside", ["", "run"])
 @pytest.mark.parametrize("mode", [0o000, 0o500])
-def test_a_folder_that_may_not_be_read_or_written(somebody, fresh, inside, mode):
-    closed = somebody / "closed"
+def test_a_folder_that_may_not_be_read_or_written(
+    unprivileged_folder, fresh, inside, mode
+):
+    closed = unprivileged_folder / "closed"
     closed.mkdir()
     closed.chmod(mode)
     try:
@@ -265,8 +267,8 @@ def test_a_folder_that_may_not_be_read_or_written(somebody, fresh, inside, mode)
 
 
 @pytest.mark.parametrize("name", ["checkpoints", "rounds"])
-def test_a_folder_in_a_run_that_may_not_be_read_is_not_empty(somebody, name):
-    folder = somebody / "run"
+def test_a_folder_in_a_run_that_may_not_be_read_is_not_empty(unprivileged_folder, name):
+    folder = unprivileged_folder / "run"
     claim(folder)
     inside = folder / name
     inside.mkdir(0o300)
@@ -279,12 +281,12 @@ def test_a_folder_in_a_run_that_may_not_be_read_is_not_empty(somebody, name):
         inside.chmod(0o700)
 
 
-def test_a_run_that_may_not_be_read_is_one_line(somebody):
-    claim(somebody / "run")
-    (somebody / "run").chmod(0)
+def test_a_run_that_may_not_be_read_is_one_line(unprivileged_folder):
+    claim(unprivileged_folder / "run")
+    (unprivileged_folder / "run").chmod(0)
     try:
-        for folder in (somebody, somebody / "run"):
+        for folder in (unprivileged_folder, unprivileged_folder / "run"):
             with expect_refusal(r"run: .*Permission denied"):
                 list_runs(folder)
     finally:
-        (somebody / "run").chmod(0o700)
+        (unprivileged_folder / "run").chmod(0o700)

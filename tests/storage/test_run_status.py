@@ -133,7 +133,7 @@ def test_a_refused_command_changes_no_byte(ended, tmp_path, there, refused):
 
 
 @pytest.mark.slow
-def test_a_run_whose_data_were_exchanged_is_refused(tmp_path):
+def test_a_run_with_exchanged_data_is_refused(tmp_path):
     file, x, y = tmp_path / "own.npz", np.ones((60, 3), np.float32), np.arange(60)
     np.savez(file, x=x, y=y % 3)
     table = {
@@ -459,9 +459,7 @@ def test_files_of_another_run_are_refused(theirs, finished, which):
 
 
 @pytest.mark.slow
-def test_checkpoints_of_another_run_beside_own_ones_are_left_out(
-    theirs, calm, finished, printed
-):
+def test_checkpoints_of_another_run_are_ignored(theirs, calm, finished, printed):
     ours = finished("fedavg")
     shutil.copytree(theirs / "checkpoints", ours / "checkpoints", dirs_exist_ok=True)
     assert play(ours, "fedavg", rounds=5)

@@ -66,7 +66,7 @@ def part_names(folder):
 
 @pytest.mark.parametrize("written_by", [1, 2, 3, 5])
 @pytest.mark.parametrize("read_by", [1, 2, 3, 7])
-def test_any_number_of_ranks_reads_what_any_number_wrote(
+def test_any_number_of_ranks_reads_any_server_state(
     tmp_path, on_ranks, written_by, read_by
 ):
     state = make_state(4)

@@ -55,7 +55,8 @@ class Plain(Recorder):
 
 
 @pytest.fixture(autouse=True)
-def anew():
+def _no_earlier_trackers():
+    """Forget the trackers of earlier tests."""
     Recorder.begun.clear()
 
 
@@ -72,7 +73,7 @@ def play(folder, *names, rounds=3, **sections):
 
 
 @pytest.mark.slow
-def test_it_is_told_every_round_in_a_thread_of_its_own(tmp_path):
+def test_a_tracker_receives_every_round_in_its_own_thread(tmp_path):
     found = play(tmp_path / "run", "Recorder")
     [tracker] = Recorder.begun
     assert list(tracker.rounds) == [1, 2, 3, 4]
@@ -88,7 +89,7 @@ def test_it_is_told_every_round_in_a_thread_of_its_own(tmp_path):
 
 
 @pytest.mark.slow
-def test_after_an_interruption_it_is_told_everything_once(tmp_path, printed):
+def test_a_tracker_receives_all_rounds_once_after_an_interruption(tmp_path, printed):
     play(tmp_path / "run", "Recorder", rounds=4)
     (
         tmp_path / "run" / "checkpoints" / "manifest-00000004.json"
@@ -124,7 +125,7 @@ def test_one_that_fails_is_dropped_with_one_note(tmp_path, printed):
     assert {tuple(tracker.rounds) for tracker in Recorder.begun} == {(), (1, 2, 3, 4)}
 
 
-def test_nobody_waits_for_one_that_hangs(tmp_path, monkeypatch):
+def test_a_hanging_tracker_does_not_delay_the_run(tmp_path, monkeypatch):
     monkeypatch.setattr(base, "PATIENCE", 0.1)
     begun = time.monotonic()
     with Tracking(["test_tracking_base:Hangs"], tmp_path, {}) as tracking:
@@ -136,7 +137,7 @@ def test_nobody_waits_for_one_that_hangs(tmp_path, monkeypatch):
     assert " 0.1 s; " in note
 
 
-def test_only_numbers_of_the_round_are_told(tmp_path):
+def test_a_tracker_receives_only_a_rounds_finite_numbers(tmp_path):
     with Tracking(["test_tracking_base:Recorder"], tmp_path, {}) as tracking:
         tracking.round(
             1,
