@@ -48,13 +48,13 @@ class Page:
         self.requests: list[str] = []
         self._write, self._read = write, read
         self._sent, self._session = 0, {}
-        target = self.tell("Target.createTarget", url="about:blank")["targetId"]
-        attached = self.tell("Target.attachToTarget", targetId=target, flatten=True)
+        target = self.send("Target.createTarget", url="about:blank")["targetId"]
+        attached = self.send("Target.attachToTarget", targetId=target, flatten=True)
         self._session = {"sessionId": attached["sessionId"]}
         for domain in ("Page", "Runtime", "Log", "Network", "Audits"):
-            self.tell(f"{domain}.enable")
+            self.send(f"{domain}.enable")
 
-    def tell(self, method: str, **parameters) -> dict[str, Any]:
+    def send(self, method: str, **parameters) -> dict[str, Any]:
         """Send a command and return its result; events received meanwhile are stored."""
         self._sent += 1
         message = {
@@ -73,18 +73,18 @@ class Page:
         """Show a file in a window of the given width in pixels, 800 pixels high, in
         light colours.
         """
-        self.tell(
+        self.send(
             "Emulation.setDeviceMetricsOverride",
             width=width,
             height=800,
             deviceScaleFactor=1,
             mobile=width < 600,
         )
-        self.tell(
+        self.send(
             "Emulation.setEmulatedMedia",
             features=[{"name": "prefers-color-scheme", "value": "light"}],
         )
-        self.tell("Page.navigate", url=file.as_uri())
+        self.send("Page.navigate", url=file.as_uri())
         while self._next().get("method") != "Page.loadEventFired":
             pass
         self.ask(
@@ -93,7 +93,7 @@ class Page:
 
     def ask(self, expression: str):
         """Return the value of a JavaScript expression, or of its promise."""
-        answer = self.tell(
+        answer = self.send(
             "Runtime.evaluate",
             expression=expression,
             returnByValue=True,

@@ -112,12 +112,12 @@ def federate(tmp_path: Path):
     tiny data from start to end.
     """
 
-    def play_anew(*arguments, **sections) -> Played:
+    def play_in_new_folder(*arguments, **sections) -> Played:
         return play(
             tmp_path / f"run{len(list(tmp_path.glob('run*')))}", *arguments, **sections
         )
 
-    return play_anew
+    return play_in_new_folder
 
 
 @pytest.fixture

@@ -101,7 +101,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--add", action="store_true", help="play and write new cases only")
-    how.add_argument("--write", action="store_true", help="write all cases anew")
+    how.add_argument("--write", action="store_true", help="write all cases again")
     options = parser.parse_args()
     world = connect()
     kept = json.loads(KEPT.read_text(encoding="utf-8"))["digests"]

@@ -90,7 +90,7 @@ def test_a_sweep_over_mpi_ends_with_a_table_and_figures_and_is_not_repeated(
         (False, "hpcfl run 'a b.toml' --fresh --out x"),
     ],
 )
-def test_a_stopped_run_says_how_it_goes_on_which_is_not_afresh(
+def test_a_stopped_run_shows_the_command_that_continues_it(
     monkeypatch, printed_errors, begun, again
 ):
     def stopped(**given):
@@ -235,7 +235,7 @@ if MPI.COMM_WORLD.rank == 0:
         ),
     ],
 )
-def test_the_exit_code_where_nothing_can_be_said(under_bash, line, code, expected):
+def test_the_exit_code_with_closed_or_full_output(under_bash, line, code, expected):
     done = under_bash(line)
     assert (done.returncode, done.stderr) == (code, expected)
 

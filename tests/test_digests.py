@@ -115,7 +115,7 @@ def test_ranks_lanes_and_a_resume_in_groups_change_no_bit(
 
 
 @pytest.mark.slow
-def test_columns_count_those_who_were_scored(played):
+def test_columns_contain_the_scored_clients(played):
     """``pre`` contains every scored client, also after the last round; ``post``
     contains the clients that trained in the round.
     """

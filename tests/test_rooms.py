@@ -85,7 +85,7 @@ def test_the_list_has_every_room_once():
     assert sorted(ROOMS) == sorted({ROOT, *folders})
 
 
-def test_the_root_holds_what_a_user_calls():
+def test_the_root_contains_only_modules_for_users():
     assert {path.name for path in PACKAGE.glob("*.py")} == {
         "__init__.py",
         "__main__.py",

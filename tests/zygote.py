@@ -188,7 +188,7 @@ class Nursery:
         self._selector.register(
             watched, selectors.EVENT_READ, lambda _: self._ended(connection, pid)
         )
-        _tell(connection, pid)
+        _send_number(connection, pid)
 
     def _shim_died(self, connection: socket.socket, pid: int):
         self._selector.unregister(connection)
@@ -201,7 +201,7 @@ class Nursery:
         os.close(watched)
         if connection in self._selector.get_map():
             self._selector.unregister(connection)
-            _tell(connection, status)
+            _send_number(connection, status)
         connection.close()
 
     def _forget(self, connection: socket.socket):
@@ -215,7 +215,7 @@ class Nursery:
         connection.close()
 
 
-def _tell(connection: socket.socket, number: int):
+def _send_number(connection: socket.socket, number: int):
     with suppress(
         BrokenPipeError, ConnectionResetError
     ):  # it was just killed; its end is reported

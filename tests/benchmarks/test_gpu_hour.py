@@ -51,7 +51,7 @@ def checkout(tmp_path_factory):
 
 @pytest.mark.slow
 @pytest.mark.mpi
-def test_the_script_plays_every_row_and_leaves_the_checkout_as_it_was(
+def test_the_script_runs_every_row_and_leaves_the_checkout_unchanged(
     checkout, tmp_path
 ):
     out, before = tmp_path / "out", contents(checkout)
@@ -138,14 +138,14 @@ def test_a_row_that_fails_or_takes_too_long_is_recorded_and_the_next_follows(tmp
 
 @pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_line_says_that_there_is_no_gpu(tmp_path, capsys):
+def test_a_missing_gpu_is_reported_in_one_line(tmp_path, capsys):
     (tmp_path / "work").mkdir()
     assert gpu_hour.play(tmp_path, "cuda", time.monotonic()) == 2
     captured = capsys.readouterr()
     assert "GPU" in captured.err and captured.err.count("\n") == 1 and not captured.out
 
 
-def test_missing_packages_are_listed_with_what_to_type(
+def test_missing_packages_are_listed_with_the_install_command(
     tmp_path, monkeypatch, printed_errors
 ):
     find = importlib.util.find_spec

@@ -38,7 +38,7 @@ def test_each_program_has_its_own_seconds():
     assert found["short"] >= 0.09 and found["long"] >= 0.49
 
 
-def test_a_program_stands_still_after_a_round_and_is_killed_at_the_end():
+def test_a_program_pauses_after_a_round_and_is_killed_at_the_end():
     with start(0.1, 100_000, ends=False) as program:
         program.warm_up(1)
         time.sleep(0.1)  # until the signal has arrived

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 import judge
-from faults import GRACE, LATE, Fault, Outcome, end, reach, tell
+from faults import GRACE, LATE, Fault, Outcome, end, plan_report, reach
 from inside import Strike
 from scene import Scene
 
@@ -63,7 +63,7 @@ def move_away(scene: Scene) -> Outcome:
     ended.
     """
     moved = scene.place / "moved"
-    job = scene.start(scene.ranks(), tell(scene, OPERATION))
+    job = scene.start(scene.ranks(), plan_report(scene, OPERATION))
     if not job.struck() or not (scene.folder / run_folder.RUN).exists():
         return end(job, LATE, "not moved")
     scene.folder.rename(moved)

@@ -239,7 +239,7 @@ def reach(scene: Scene, ranks: int, connected: bool = False) -> tuple[Job, str]:
     started.
     """
     moment = scene.chance.choice(MOMENTS)
-    job = scene.start(ranks, tell(scene, moment))
+    job = scene.start(ranks, plan_report(scene, moment))
     reached = (job.connected if connected else job.begun)() and (
         moment == "start-up" or job.struck()
     )
@@ -254,13 +254,13 @@ def _operations(scene: Scene) -> int:
     return scene.undisturbed.operations // (2 if scene.done else 1)
 
 
-def tell(scene: Scene, moment: str) -> Strike | None:
+def plan_report(scene: Scene, moment: str) -> Strike | None:
     """Return the strike that reports a moment."""
     if moment == "start-up":
         return None
     if moment == "final scoring":
-        return Strike("", number=1, after=LAST, act="tell")
-    return Strike("", number=scene.chance.randint(1, _operations(scene)), act="tell")
+        return Strike("", number=1, after=LAST, act="report")
+    return Strike("", number=scene.chance.randint(1, _operations(scene)), act="report")
 
 
 def end(job: Job, moment: str, detail: str, begun: float | None = None) -> Outcome:

@@ -40,7 +40,7 @@ class Strike:
     counted from the moment when a file whose name contains ``after`` is renamed into
     place.
 
-    act: "kill", "fail" with ``errno``, or "tell". limit: maximal bytes of a file. user:
+    act: "kill", "fail" with ``errno``, or "report". limit: maximal bytes of a file. user:
     user whose rights to take. output: "full" or "closed", for standard output.
     """
 
@@ -82,14 +82,14 @@ class Operations:
 
     def _act(self, act: str, half: Callable[[], Any]):
         (self._place / "struck").touch()
-        if act == "tell":
+        if act == "report":
             return
         half()
         if act == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         raise OSError(self._strike.errno, os.strerror(self._strike.errno))
 
-    def say(self):
+    def report(self):
         """Report the number of operations, for faults in other processes."""
         (self._place / "operations").write_text(str(self._count))
 
@@ -103,13 +103,13 @@ def prepare():
         resource.setrlimit(resource.RLIMIT_FSIZE, (strike.limit, strike.limit))
     if strike.rank == rank:
         operations = Operations(strike, place)
-        atexit.register(operations.say)
+        atexit.register(operations.report)
         watch(operations)
     if strike.user is not None:
         os.setgroups([])
         os.setresgid(strike.user, strike.user, strike.user)
         os.setresuid(strike.user, strike.user, strike.user)
-    tell_connected(place / f"connected-{rank}")
+    report_connected(place / f"connected-{rank}")
     if strike.output == "full":
         os.dup2(os.open("/dev/full", os.O_WRONLY), 1)
     elif strike.output == "closed":
@@ -159,7 +159,7 @@ def watch(operations: Operations):
     sys.addaudithook(count_operation)
 
 
-def tell_connected(path: Path):
+def report_connected(path: Path):
     """Report to the campaign that MPI has started: from here on a silent rank must be
     detected.
     """

@@ -57,7 +57,9 @@ def out(beside_paper, monkeypatch, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_papers_numbers_stand_beside_those_of_runs(beside_paper, out, tmp_path):
+def test_tables_compare_the_papers_numbers_with_those_of_runs(
+    beside_paper, out, tmp_path
+):
     """The line of an earlier run remains if its folder is not given again."""
     runs = hpcfl.run(FILE | {"sweep": SWEEP}, out=tmp_path / "both", progress=False)
     beside_paper.main(tmp_path / "both", "I", LOCAL, out)
@@ -111,7 +113,7 @@ def test_the_papers_numbers_stand_beside_those_of_runs(beside_paper, out, tmp_pa
 
 
 @pytest.mark.slow
-def test_cells_that_differ_in_more_stand_together_and_one_run_has_no_deviation(
+def test_cells_are_ranked_only_against_otherwise_equal_cells(
     beside_paper, out, tmp_path
 ):
     """Places and differences are computed from cells that differ only in the compared

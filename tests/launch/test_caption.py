@@ -10,7 +10,7 @@ from places import ROOT
 MAKE = (ROOT / "launch" / "figures" / "make.sh").read_text(encoding="utf-8")
 
 
-def test_a_caption_stands_below_an_unchanged_picture(tmp_path):
+def test_a_caption_is_added_below_an_unchanged_picture(tmp_path):
     picture = np.random.default_rng(0).random((200, 500, 3))
     file = tmp_path / "figure.png"
     imsave(file, picture)
@@ -23,7 +23,7 @@ def test_a_caption_stands_below_an_unchanged_picture(tmp_path):
     assert after[200:, -3:, :3].min() == 1  # no letter is cut off at the right
 
 
-def test_every_figure_says_how_it_differs_from_the_papers():
+def test_every_figure_states_its_difference_from_the_papers():
     plots, settings = re.findall(r"declare -A \w+=\(\n(.*?)\n\)", MAKE, re.DOTALL)
     names = re.compile(r"\[([\w-]+)\]=")
     assert names.findall(plots)

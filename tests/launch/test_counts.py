@@ -15,7 +15,7 @@ FOLDER = ROOT / "results" / "counts"
 PAGE = FOLDER / "details.md"
 
 
-def test_the_page_has_what_is_counted():
+def test_the_page_contains_the_counted_numbers():
     reported = pandas.read_csv(counts.REPORTED)
     page = PAGE.read_text("utf-8")
     assert counts.DETAILS in page
@@ -51,7 +51,7 @@ def test_every_number_has_a_reason_or_a_value_of_ours():
 
 
 @pytest.mark.slow
-def test_the_page_has_what_travels():
+def test_the_page_contains_the_counted_floats():
     assert counts.render_floats(pandas.read_csv(counts.REPORTED)) in PAGE.read_text(
         "utf-8"
     )

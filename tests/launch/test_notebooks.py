@@ -85,7 +85,7 @@ def played(tmp_path_factory, zygote):
     return folder, below
 
 
-def test_they_play_and_leave_what_they_say(played):
+def test_notebooks_run_and_write_their_files(played):
     folder, _ = played
     for name in (
         "curves.pdf",

@@ -164,7 +164,7 @@ def test_the_training_loss_is_of_the_clients_own_training_samples(played):
     )  # alone, a client continues from its own model
 
 
-def test_no_line_goes_over_rounds_whose_state_is_not_kept(played, tmp_path):
+def test_lines_have_gaps_at_rounds_without_stored_state(played, tmp_path):
     run, sheet = played("local", rounds=4, checkpoint={"every": 3}), Sheet(7)
     assert run.models.replay.rounds == {1, 4, 5}
     before, _ = training_loss.draw([run], sheet).axes[0].lines

@@ -10,7 +10,7 @@ from hpcfl.report import figures
 from hpcfl.report.sheet import Sheet, house_style
 
 
-def test_who_took_part_when_by_hand():
+def test_participation_over_time_is_counted_by_client():
     """Clients take turns for six rounds of 10 s. Sorted by speed they are 1, 2, 0."""
     turns = participation.read_turns(made_up.timed("fedavg", 0, *6 * [0.1]))
     assert turns.seconds.tolist() == [10, 20, 30, 40, 50, 60]

@@ -25,7 +25,7 @@ def test_each_setting_has_a_file():
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_a_papers_setting_is_valid_and_says_what_it_must_show(path):
+def test_a_papers_setting_is_valid_and_states_its_purpose(path):
     comment = "".join(
         line for line in path.read_text().splitlines() if line.startswith("#")
     )

@@ -34,7 +34,7 @@ def test_it_ends_where_the_round_did_and_sees_every_mini_batch(played):
     assert len(seen["train"]) == run.config["training"]["epochs"] * -(-samples // batch)
 
 
-def test_what_ends_when_it_has_converged_can_be_told_to_go_on(played):
+def test_min_epochs_prolongs_a_converged_phase(played):
     run = played({"name": "fedala", "most_epochs": 3})
     short, long = (watch(run, 3, 0, min_epochs={"ala": epochs})[0] for epochs in (1, 3))
     assert len(long["ala"]) == 3 * len(short["ala"])

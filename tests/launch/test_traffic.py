@@ -20,6 +20,6 @@ def test_every_method_of_fedalas_table_agrees_with_it(method):
 
 
 @pytest.mark.slow
-def test_the_methods_page_has_what_is_counted():
+def test_the_methods_page_contains_the_counted_traffic():
     page = traffic.PAGE.read_text(encoding="utf-8")
     assert traffic.insert_table(page) == page

@@ -134,7 +134,7 @@ def test_a_published_page_has_the_numbers_of_its_csv_and_of_all_settings(name):
         ({"samples": 200, "redraw": True}, False),
     ],
 )
-def test_a_page_says_whether_all_partitions_have_the_same_images(writer, data, same):
+def test_subsets_without_redraw_give_partitions_the_same_images(writer, data, same):
     placed = SimpleNamespace(run=SimpleNamespace(config={"data": data}))
     assert writer.deals_same_images([placed]) is same
 
@@ -187,7 +187,7 @@ def packs(played_packs, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_settings_page_says_what_the_tables_say(writer, packs):
+def test_a_settings_page_agrees_with_its_runs(writer, packs):
     writer.main("made", packs)
     lines = (packs / "made.md").read_text(encoding="utf-8").splitlines()
     rows = rows_of(lines)
@@ -206,7 +206,7 @@ def test_a_settings_page_says_what_the_tables_say(writer, packs):
 
 
 @pytest.mark.slow
-def test_the_settings_stand_beside_tuned_and_untuned_local(writer, across, packs):
+def test_the_settings_are_compared_with_tuned_and_untuned_local(writer, across, packs):
     writer.main("made", packs)
     across.main(packs, ["made"])
     page = rows_of((packs / "made.md").read_text(encoding="utf-8").splitlines())
@@ -235,14 +235,16 @@ def share_hurt(runs, method):
     return fmean(shares)
 
 
-def test_a_correlation_leaves_out_what_one_side_lacks(writer):
+def test_a_correlation_ignores_values_missing_on_one_side(writer):
     first = pandas.DataFrame({0: [1.0, 2, 3, 9], 1: [1.0, 2, 3, 9]}, list("abcd"))
     second = pandas.DataFrame({0: [30.0, 2, 1], 1: [math.nan, 2, 1]}, list("abc"))
     assert writer.correlate(first, second) == "-1.00 (-1.00 to -1.00)"
 
 
 @pytest.mark.slow
-def test_a_settings_page_says_what_twice_the_rounds_change(writer, packs, monkeypatch):
+def test_a_settings_page_reports_the_effect_of_doubled_rounds(
+    writer, packs, monkeypatch
+):
     """The untuned runs, whose rate makes no progress, replace the longer ones, and
     every method counts as better than Local.
     """
@@ -273,7 +275,7 @@ def test_a_settings_page_says_what_twice_the_rounds_change(writer, packs, monkey
 
 
 @pytest.mark.slow
-def test_settings_side_by_side_say_what_their_tables_say(across, packs):
+def test_the_comparison_of_settings_agrees_with_their_runs(across, packs):
     across.main(packs, ["made", "made-untuned"])
     text = (packs / "settings.md").read_text(encoding="utf-8")
     own, after = text.split("## Start models after five epochs")
