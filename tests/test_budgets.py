@@ -39,3 +39,9 @@ def test_headless_clauses_are_found():
     texts = [("a", "What a client sends."), ("b", "Return the mean."), ("c", "Why?")]
     (line,) = wording.find_headless(iter(texts))
     assert line.startswith("a: ")
+
+
+def test_banned_names_are_found():
+    assert wording.is_banned("told") and not wording.is_banned("told_seconds")
+    assert wording.is_banned("test_who_trains")
+    assert not wording.is_banned("test_whole_rounds")
