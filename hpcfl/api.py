@@ -23,7 +23,7 @@ from hpcfl.commands.experiments import (
 from hpcfl.commands.run import PREPARING, OnRound
 from hpcfl.communication.communicator import Communicator, Guest
 from hpcfl.communication.connection import connect
-from hpcfl.errors import EXPECTED, Interrupted, RunFailure, UserError
+from hpcfl.errors import EXPECTED, RESUMABLE, Interrupted, RunFailure, UserError
 from hpcfl.experiment import plugins
 from hpcfl.experiment.config import Config, read
 from hpcfl.experiment.sections import Runtime
@@ -35,7 +35,7 @@ from hpcfl.trained.run import Run
 __all__ = ["Interrupted", "RunFailure", "UserError", "load", "load_all", "run"]
 
 # exit codes of a script that fails under mpiexec, equal to those of the command
-CODES = ((UserError, 2), (Interrupted, 75), (RunFailure, 1))
+CODES = ((UserError, 2), (Interrupted, RESUMABLE), (RunFailure, 1))
 _connected: list[Communicator] = []  # the communicator, after the first call of ``run``
 
 _one_run = threading.Lock()

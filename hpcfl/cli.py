@@ -18,7 +18,7 @@ import numpy as np
 
 from hpcfl import __version__
 from hpcfl.communication.communicator import Communicator, agreed
-from hpcfl.errors import Interrupted, RunFailure, UserError
+from hpcfl.errors import RESUMABLE, Interrupted, RunFailure, UserError
 from hpcfl.files import atomic, output
 from hpcfl.files.atomic import describe_reason
 from hpcfl.report.text import escape
@@ -52,10 +52,12 @@ class UsablePath(click.Path):
         return path
 
 
-# Exit codes. CONTINUE: the same command continues; UNREAD: the reader of the output has
-# closed it, 128 plus the number of SIGPIPE as in shells.
-DONE, FAILED, BAD_INPUT, CONTINUE, UNREAD = 0, 1, 2, 75, 141
-LONGEST = 20_000  # letters of an error, because it may contain a very long file name
+# Exit codes besides RESUMABLE. UNREAD: the reader of the output has closed it, 128 plus
+# the number of SIGPIPE as in shells.
+DONE, FAILED, BAD_INPUT, UNREAD = 0, 1, 2, 141
+MOST_LETTERS = (
+    20_000  # letters of an error, because it may contain a very long file name
+)
 LONGEST_NAME, LONGEST_PATH = 255, 4_000  # bytes that Linux allows, or nearly
 PATH = UsablePath()
 # arguments and options that several commands share
@@ -132,7 +134,9 @@ def command(arguments: list[str], communicator: Communicator) -> int:
         return _say(communicator, BAD_INPUT, *error.args)
     except Interrupted as error:
         again = [word for word in arguments if word != "--fresh" or not error.begun]
-        return _say(communicator, CONTINUE, f"{error}: {shlex.join(['hpcfl', *again])}")
+        return _say(
+            communicator, RESUMABLE, f"{error}: {shlex.join(['hpcfl', *again])}"
+        )
     except RunFailure as error:
         return _say(communicator, FAILED, str(error))
 
@@ -142,8 +146,8 @@ def _say(communicator: Communicator, code: int, *texts: str) -> int:
     if communicator.is_server:
         for text in texts:
             line = escape(text)
-            cut = " …" if len(line) > LONGEST else ""
-            output.complain(line[:LONGEST] + cut)
+            cut = " …" if len(line) > MOST_LETTERS else ""
+            output.complain(line[:MOST_LETTERS] + cut)
     return code
 
 

@@ -16,6 +16,7 @@ DEVICES = (
     errno.ESTALE,
     errno.ETIMEDOUT,
 )
+RESUMABLE = 75  # exit code: stopped early, and the same command continues
 MOST = 60  # number of words up to which an error lists all allowed words
 # Phrases by which Python, torch and its libraries report a lack of memory or threads.
 SHORT_OF = (

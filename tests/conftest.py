@@ -97,8 +97,8 @@ def _no_remembered_signals():
     """Forget stop signals after each test. Otherwise a signal that arrived after the
     end of a run would stop a run of a later test.
     """
-    before = {number: signal.getsignal(number) for number in signals.STOP}
-    for number in signals.STOP:
+    before = {number: signal.getsignal(number) for number in signals.STOP_SIGNALS}
+    for number in signals.STOP_SIGNALS:
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     yield

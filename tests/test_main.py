@@ -23,7 +23,7 @@ class Rank:
     ranks = ("rank 0 on here",)
 
     def abort(self, code):
-        for number in signals.STOP:
+        for number in signals.STOP_SIGNALS:
             signal.raise_signal(number)
         raise Aborted(code)
 
@@ -31,7 +31,7 @@ class Rank:
 @pytest.fixture
 def handlers():
     """Restore the signal handlers after the test."""
-    before = {number: signal.getsignal(number) for number in signals.STOP}
+    before = {number: signal.getsignal(number) for number in signals.STOP_SIGNALS}
     yield
     for number, handler in before.items():
         signal.signal(number, handler)

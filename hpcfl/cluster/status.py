@@ -31,7 +31,7 @@ STARTING = (
     RunStage.PREPARED,
 )  # stages of an active run before round 1
 WIDE = 200  # columns if the output is not a terminal
-SHOWN = 1000  # largest number of cells in a table
+MOST_ROWS = 1000  # largest number of cells in a table
 
 
 @dataclass(frozen=True)
@@ -270,7 +270,7 @@ def _make_table(cells: list[Status]) -> RenderableType:
         table.add_column(title, overflow="fold")
     for column in table.columns[2:5]:
         column.justify = "right"
-    for cell in cells[:SHOWN]:
+    for cell in cells[:MOST_ROWS]:
         table.add_row(
             literal(cell.name),
             cell.state,
@@ -280,7 +280,7 @@ def _make_table(cells: list[Status]) -> RenderableType:
             literal(cell.note),
         )
     counts = Counter(cell.state for cell in cells)
-    more = [f"… and {len(cells) - SHOWN:,} more"] if len(cells) > SHOWN else []
+    more = [f"… and {len(cells) - MOST_ROWS:,} more"] if len(cells) > MOST_ROWS else []
     total = ", ".join(f"{count} {state}" for state, count in counts.items())
     commands = dict.fromkeys(cell.command for cell in cells if cell.command)
     advice = [

@@ -48,7 +48,7 @@ UNLIMITED = 10**6
 # submitit spells sbatch's options with '_', except for this one, which would otherwise
 # be sent twice
 SPELT_AS_SBATCH = ("open-mode",)
-LONGEST = 10**6  # largest time limit in minutes of a job without Slurm
+MOST_MINUTES = 10**6  # largest time limit in minutes of a job without Slurm
 
 
 @dataclass(frozen=True)
@@ -451,7 +451,7 @@ class Submitter(SubmittedJobs):
                 if not run(job.config, folder, OneProcess()):
                     experiments.report_complete(job.config, folder)
             else:
-                minutes = min(LONGEST, self.profile.seconds / 60)
+                minutes = min(MOST_MINUTES, self.profile.seconds / 60)
                 executor = submitit.LocalExecutor(self.folder)
                 executor.update_parameters(timeout_min=max(1, int(minutes)))
                 executor.submit(job.supervisor).result()

@@ -28,11 +28,10 @@ from pydantic import ConfigDict, with_config
 from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
 from hpcfl.cluster import slurm
-from hpcfl.errors import RunFailure
+from hpcfl.errors import RESUMABLE, RunFailure
 from hpcfl.files import atomic, output, untrusted_files
 from hpcfl.files.atomic import Damaged
 
-CONTINUE = 75  # exit code: stopped early, the same command continues
 RESERVE = 30.0  # seconds reserved for requeueing
 TICK = 0.2  # seconds between two checks of the ranks
 REASON_BYTES = 10_000  # limit for the ranks' failure reason
@@ -117,7 +116,7 @@ class Supervisor:
         self._count_start()
         with _handle_warnings(self._warn):
             code = self._watch(self._start())
-            if code in (None, CONTINUE) or (code and self._warned is not None):
+            if code in (None, RESUMABLE) or (code and self._warned is not None):
                 self._continue(code)
         if code:
             done = count_rounds(Path(self.folder))
@@ -255,7 +254,7 @@ class Supervisor:
         if job is None:
             raise RunFailure("stopped early; the same command continues")
         queued = (slurm.find_jobs([job]) or {}).get(job)
-        if code == CONTINUE:
+        if code == RESUMABLE:
             when = "in time"
         elif code is None:
             when = "in the middle of a round, which will be repeated"
@@ -286,7 +285,7 @@ class Supervisor:
                 f"job {job} cannot be requeued: neither scontrol nor sbatch works on this node; "
                 "the same command continues"
             )
-        raise SystemExit(CONTINUE)
+        raise SystemExit(RESUMABLE)
 
 
 def describe_pace(pace: Pace, needed: float, warning: float, limit: float) -> str:

@@ -17,8 +17,8 @@ from hpcfl.updates.base import Attack
 
 WIDTH = 80
 INDENT = 12  # width of the names in letters
-SHOWN = 6  # number of entries in a shortened list
-LONGEST = 40  # letters of an entry in a shortened list
+MOST_ENTRIES = 6  # number of entries in a shortened list
+ENTRY_LETTERS = 40  # letters of an entry in a shortened list
 TOKENS = (torch.int32, torch.int64)
 
 
@@ -120,8 +120,8 @@ def list_entries(entries: Sequence[str], whole: bool) -> str:
     """
     if whole:
         return ", ".join(entries)
-    shown = [shorten(entry, LONGEST) for entry in entries[:SHOWN]]
-    left_out = len(entries) - SHOWN
+    shown = [shorten(entry, ENTRY_LETTERS) for entry in entries[:MOST_ENTRIES]]
+    left_out = len(entries) - MOST_ENTRIES
     more = f", … {left_out:,} more" if left_out > 0 else ""
     return ", ".join(shown) + more
 

@@ -29,7 +29,7 @@ Array = Any
 Empty = Callable[[Sequence[int], str], Array]
 
 
-SHOWN = 100  # maximum number of characters of a value in a message
+VALUE_LETTERS = 100  # maximum number of characters of a value in a message
 # Seconds without a heartbeat that count as a hang, until ``watch`` sets the number.
 HANG_AFTER = 600.0
 
@@ -350,4 +350,4 @@ def _show(settings: Mapping[str, Any], key: str) -> str:
     if key not in settings:
         return "no value"
     text = json.dumps(settings[key])
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]} …"
+    return text if len(text) <= VALUE_LETTERS else f"{text[:VALUE_LETTERS]} …"

@@ -54,15 +54,15 @@ from hpcfl.experiment.sections import (
 
 Made = TypeVar("Made")
 MOST_SHIFTS = 10
-LONGEST = 200  # bytes of a folder's name; file systems take 255
+NAME_BYTES = 200  # bytes of a folder's name; file systems take 255
 
 # Sections that define several runs. The configuration of a single run lacks them.
 OF_MANY_RUNS = ("sweep", "tune")
 
 
 def _check_length(name: str) -> str:
-    if len(name.encode()) > LONGEST:
-        raise ValueError(f"must be at most {LONGEST} bytes long")
+    if len(name.encode()) > NAME_BYTES:
+        raise ValueError(f"must be at most {NAME_BYTES} bytes long")
     return name
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from hpcfl.errors import UserError
 from hpcfl.experiment.config import (
-    LONGEST,
+    NAME_BYTES,
     SECTIONS,
     Config,
     choose,
@@ -172,13 +172,13 @@ def _refuse_ambiguous(name: str, cases: list[dict[str, Any]], source: str) -> No
 
 
 def _shorten(name: str) -> str:
-    """Return a name of at most LONGEST bytes: longer names are cut and end with a
+    """Return a name of at most NAME_BYTES bytes: longer names are cut and end with a
     checksum.
     """
-    if len(name.encode()) <= LONGEST:
+    if len(name.encode()) <= NAME_BYTES:
         return name
     digest = hashlib.sha256(name.encode()).hexdigest()[:16]
-    return f"{name.encode()[: LONGEST - 17].decode(errors='ignore')}-{digest}"
+    return f"{name.encode()[: NAME_BYTES - 17].decode(errors='ignore')}-{digest}"
 
 
 def _refuse_repeated(axes: list[list[Setting]], source: str) -> None:

@@ -14,7 +14,7 @@ from hpcfl.errors import Interrupted, RunFailure, UserError
 PACKAGE = Path(__file__).parents[1]
 STANDARD = Path(sysconfig.get_path("stdlib"))
 INSTALLED = {"site-packages", "dist-packages"}
-LONGEST = 300  # characters of an exception's message
+MESSAGE_LETTERS = 300  # characters of an exception's message
 
 
 @contextmanager
@@ -99,7 +99,7 @@ def describe_error(error: BaseException) -> str:
     words = " ".join(
         (error.msg if isinstance(error, SyntaxError) else str(error)).split()
     )
-    words = words if len(words) <= LONGEST else f"{words[:LONGEST]} …"
+    words = words if len(words) <= MESSAGE_LETTERS else f"{words[:MESSAGE_LETTERS]} …"
     return f"{type(error).__name__}: {words}" if words else type(error).__name__
 
 

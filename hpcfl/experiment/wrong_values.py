@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from hpcfl.errors import suggest
 
-LONGEST = 200  # letters of a value
+VALUE_LETTERS = 200  # letters of a value
 
 
 def explain(
@@ -56,6 +56,6 @@ def _describe(kind: str, message: str) -> str:
 
 
 def shorten(value: Any) -> str:
-    """Return a value's representation, cut after LONGEST characters."""
+    """Return a value's representation, cut after VALUE_LETTERS characters."""
     text = repr(value)
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
+    return text if len(text) <= VALUE_LETTERS else f"{text[:VALUE_LETTERS]}…"

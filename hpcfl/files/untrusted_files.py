@@ -32,7 +32,7 @@ JSON_LIMIT = 1 << 20  # default limit in bytes for JSON; a run.json has some tho
 USERS_JSON_LIMIT = 1 << 26  # limit in bytes for a JSON file that this user names
 _ANY_JSON: TypeAdapter[Any] = TypeAdapter(JsonValue)
 DIGITS = 19  # largest number of digits of an integer in JSON, about 64 bits
-SHOWN = 80  # largest number of characters of a key in an error
+KEY_LETTERS = 80  # largest number of characters of a key in an error
 
 
 def opened(path: Path) -> BinaryIO:
@@ -223,7 +223,7 @@ def refuse_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         seen = set()
         for key, _ in pairs:
             if key in seen:
-                raise ValueError(f"{key[:SHOWN]!r} occurs twice")
+                raise ValueError(f"{key[:KEY_LETTERS]!r} occurs twice")
             seen.add(key)
     return table
 
@@ -257,8 +257,8 @@ def _explain(error: pydantic.ValidationError) -> str:
     place, value = ".".join(map(str, first["loc"])), first["input"]
     if not place:
         return first["msg"]
-    found = "" if isinstance(value, list | dict) else f", not {value!r:.{SHOWN}}"
-    return f"{place[:SHOWN]!r}: {first['msg']}{found}"
+    found = "" if isinstance(value, list | dict) else f", not {value!r:.{KEY_LETTERS}}"
+    return f"{place[:KEY_LETTERS]!r}: {first['msg']}{found}"
 
 
 def _parse_integer(text: str) -> int:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 WIDTH = 8.0  # width of a figure in inches
 VALUES = 12  # number of values that are listed of a key
-LONGEST = 300  # maximum length of a value in letters
+VALUE_LETTERS = 300  # maximum length of a value in letters
 # Methods to compare with; the first one that was run is the reference.
 REFERENCES = ("local", "fedavg")
 # Keys of a results file that describe the software and the machine of a run.
@@ -319,11 +319,11 @@ def _describe_settings(runs: Sequence[Run]) -> dict[str, dict[str, str]]:
 
 
 def _write_value(content: Any) -> str:
-    """Return the value of a key as text, cut after LONGEST letters."""
+    """Return the value of a key as text, cut after VALUE_LETTERS letters."""
     text = str(content)
     if isinstance(content, list):
         text = " ".join(map(str, content)) or "none"
-    return shorten(text, LONGEST)
+    return shorten(text, VALUE_LETTERS)
 
 
 def _list_first(texts: Iterable[str]) -> str:

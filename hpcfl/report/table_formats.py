@@ -12,7 +12,7 @@ from rich.text import Text
 from hpcfl.report.text import escape, literal
 
 MISSING = "–"  # text of an entry that was not run or lacks the number
-LONGEST = 40  # letters of a row's label that are always shown
+LABEL_LETTERS = 40  # letters of a row's label that are always shown
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ def make_cells(table: Table) -> RichTable:
     cells = RichTable(box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
     # On a narrow terminal numbers wrap before the label of a row is cut.
     longest = max(len(escape(row)) for row in table.texts.index)
-    cells.add_column("", no_wrap=True, min_width=min(longest, LONGEST))
+    cells.add_column("", no_wrap=True, min_width=min(longest, LABEL_LETTERS))
     for column in table.texts.columns:
         cells.add_column(literal(column), justify="right")
     for row, texts in table.texts.iterrows():

@@ -13,7 +13,7 @@ from hpcfl.files.wording import list_first
 
 WIDEST = 10_000  # letters; a width for rich beyond any line
 NAMED = 3  # number of names that are listed in a note
-LONGEST = 1e11  # seconds; longer times are not formatted as hours
+MOST_SECONDS = 1e11  # seconds; longer times are not formatted as hours
 
 
 def escape(text: object) -> str:
@@ -67,7 +67,7 @@ def format_duration(seconds: float) -> str:
 
     Negative, very large and infinite values are formatted as seconds.
     """
-    if not 0 <= seconds < LONGEST:
+    if not 0 <= seconds < MOST_SECONDS:
         return f"{seconds:.3g} s"
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)

@@ -29,7 +29,7 @@ LISTS = (
 )
 COUNT = "SLURM_GPUS_ON_NODE"
 NO_LIST = ("", "-1", "NoDevFiles")
-SHOWN = 12  # maximum number of ranges of clients or cores in a message
+MOST_RANGES = 12  # maximum number of ranges of clients or cores in a message
 
 
 @dataclass(frozen=True)
@@ -257,7 +257,7 @@ def list_ranks(
 def describe_ranges(numbers: Iterable[int]) -> str:
     """Return ``0-3, 7`` for 0, 1, 2, 3, 7.
 
-    Only the first SHOWN ranges are listed, followed by the number of the remaining
+    Only the first MOST_RANGES ranges are listed, followed by the number of the remaining
     ones.
     """
     parts: list[list[int]] = []
@@ -269,5 +269,5 @@ def describe_ranges(numbers: Iterable[int]) -> str:
     texts = []
     for first, last in parts:
         texts.append(str(first) if first == last else f"{first}-{last}")
-    more = f" and {len(texts) - SHOWN} more" if len(texts) > SHOWN else ""
-    return ", ".join(texts[:SHOWN]) + more
+    more = f" and {len(texts) - MOST_RANGES} more" if len(texts) > MOST_RANGES else ""
+    return ", ".join(texts[:MOST_RANGES]) + more

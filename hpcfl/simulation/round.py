@@ -33,7 +33,7 @@ from hpcfl.simulation import record
 from hpcfl.simulation.prepare import Prepared
 from hpcfl.storage.results import FINAL
 
-SHOWN = 10  # maximum number of client ids in a message
+MOST_IDS = 10  # maximum number of client ids in a message
 
 
 def make_empty_ids() -> np.ndarray:
@@ -349,8 +349,8 @@ def on_this_rank(place: str) -> Iterator[None]:
 
 
 def describe_clients(clients: np.ndarray) -> str:
-    """Return ``clients 3, 7``, with at most SHOWN ids, for messages."""
+    """Return ``clients 3, 7``, with at most MOST_IDS ids, for messages."""
     plural = "s" if len(clients) > 1 else ""
-    numbers = ", ".join(str(client) for client in clients[:SHOWN])
-    more = " …" if len(clients) > SHOWN else ""
+    numbers = ", ".join(str(client) for client in clients[:MOST_IDS])
+    more = " …" if len(clients) > MOST_IDS else ""
     return f"client{plural} {numbers}{more}"

@@ -17,7 +17,7 @@ from hpcfl.errors import RunFailure, UserError
 # Batch systems announce the end of a job with these signals, and repeat them. They
 # never end a run at once.
 WARNINGS = (signal.SIGUSR1, signal.SIGUSR2)
-STOP = (signal.SIGTERM, signal.SIGINT, signal.SIGXCPU, *WARNINGS)
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGXCPU, *WARNINGS)
 # Seconds within which a second signal is a copy of the first: launchers forward signals
 # that the ranks have already received.
 ECHO = 1.0
@@ -43,7 +43,7 @@ def remember() -> None:
     Ctrl-C still ends the process.
     """
     memory = Memory()
-    for number in STOP:
+    for number in STOP_SIGNALS:
         if number != signal.SIGINT:
             signal.signal(number, memory)
 
@@ -54,7 +54,7 @@ def ignore() -> None:
     Python removes its handlers long before the process ends, and a repeated warning
     would kill it.
     """
-    for number in STOP:
+    for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 
 
@@ -95,7 +95,9 @@ class StopRequest:
     def __enter__(self) -> "StopRequest":
         if threading.current_thread() is not threading.main_thread():
             return self
-        self._before = {number: signal.signal(number, self._handle) for number in STOP}
+        self._before = {
+            number: signal.signal(number, self._handle) for number in STOP_SIGNALS
+        }
         memory = self._before[signal.SIGTERM]
         if isinstance(memory, Memory):
             if memory.early and self.received is None:

@@ -16,8 +16,10 @@ from hpcfl.files.atomic import Damaged
 from hpcfl.scores.metric_names import Described
 
 _OPEN = ConfigDict(extra="allow")
-SHOWN = 200  # largest number of characters shown of a name from an untrusted file
-LONGEST = 255  # bytes; limit for file names on nearly all file systems
+NAME_LETTERS = (
+    200  # largest number of characters shown of a name from an untrusted file
+)
+NAME_BYTES = 255  # bytes; limit for file names on nearly all file systems
 
 
 class AnotherRun(Damaged):
@@ -35,13 +37,13 @@ def check_run(written_by: object, run: str | None) -> None:
         run: fingerprint of the run; None if unknown, which accepts every file.
     """
     if run is not None and written_by != run:
-        other = str(written_by or "without a name")[:SHOWN]
+        other = str(written_by or "without a name")[:NAME_LETTERS]
         raise AnotherRun(f"written by another run: {other}")
 
 
 def _check_length(name: str) -> str:
     """Return the name. Raises ValueError if it is too long for a file."""
-    if len(name.encode()) > LONGEST:
+    if len(name.encode()) > NAME_BYTES:
         raise ValueError("too long for a file name")
     return name
 

@@ -14,7 +14,7 @@ from typing import BinaryIO
 
 from hpcfl.errors import UserError
 from hpcfl.files import atomic, scratch, untrusted_files
-from hpcfl.storage.forms import LONGEST
+from hpcfl.storage.forms import NAME_BYTES
 from hpcfl.storage.results import MERGED
 from hpcfl.storage.run_folder import RUN
 
@@ -24,7 +24,7 @@ MOST_FILES = 100_000
 MOST_BYTES = 1 << 30
 MEMORY = 1 << 28  # bytes for decompression; xz needs at most 65 MB by default
 PART = 1 << 20  # bytes that are decompressed at once
-SHOWN = 80  # characters shown of a name in an error
+NAME_LETTERS = 80  # characters shown of a name in an error
 
 
 def is_packed(path: Path) -> bool:
@@ -82,12 +82,12 @@ def _extract(archive: tarfile.TarFile, folder: Path) -> None:
     written = set()
     for entry in archive:
         name = entry.name
-        shown = repr(name[:SHOWN])
+        shown = repr(name[:NAME_LETTERS])
         parts = PurePosixPath(name).parts
         known = len(parts) == 2 and parts[1] in (RUN, MERGED) and entry.isreg()
         if not known or parts[0] in ("..", "/") or entry.issparse() or "\0" in name:
             raise ValueError(f"{shown} is not a file of a run")
-        if len(parts[0].encode()) > LONGEST:
+        if len(parts[0].encode()) > NAME_BYTES:
             raise ValueError(f"{shown} is too long")
         if name in written:
             raise ValueError(f"{shown} occurs twice")
@@ -106,4 +106,4 @@ def _extract(archive: tarfile.TarFile, folder: Path) -> None:
         raise ValueError("it holds no run")
     for place in folder.iterdir():
         if len(list(place.iterdir())) < 2:
-            raise ValueError(f"{place.name[:SHOWN]!r} lacks {RUN} or {MERGED}")
+            raise ValueError(f"{place.name[:NAME_LETTERS]!r} lacks {RUN} or {MERGED}")

@@ -218,7 +218,7 @@ def test_a_single_run_and_a_folder_without_any(sweep, tmp_path):
 
 
 def test_of_very_many_cells_the_first_are_shown(sweep, monkeypatch, printed):
-    monkeypatch.setattr(status, "SHOWN", 1)
+    monkeypatch.setattr(status, "MOST_ROWS", 1)
     status.show(sweep, watch=False)
     shown = printed()
     assert "… and 1 more\n1 finished, 1 waiting" in shown and "seed=1" not in shown

@@ -72,8 +72,8 @@ def test_the_same_without_slurm(forked, here, name):
 @pytest.mark.parametrize(
     ("time", "minutes"),
     [
-        ("unlimited", submission.LONGEST),
-        ("0", submission.LONGEST),
+        ("unlimited", submission.MOST_MINUTES),
+        ("0", submission.MOST_MINUTES),
         ("0:30", 1),
         ("90", 90),
     ],

@@ -36,4 +36,4 @@ def test_a_mistake_is_one_line_with_key_value_and_allowed_values(given, line):
 
 
 def test_a_long_value_is_cut():
-    assert len(wrong_values.shorten("a" * 1000)) == wrong_values.LONGEST + 1
+    assert len(wrong_values.shorten("a" * 1000)) == wrong_values.VALUE_LETTERS + 1

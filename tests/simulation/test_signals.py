@@ -36,7 +36,7 @@ def find_kept_signal() -> str | None:
         return request.received
 
 
-@pytest.mark.parametrize("number", signals.STOP)
+@pytest.mark.parametrize("number", signals.STOP_SIGNALS)
 def test_the_first_signal_is_recorded(number):
     with StopRequest(pytest.fail) as request:
         assert request.received is None
