@@ -26,10 +26,12 @@ from hpcfl.report.inference import (
 )
 from hpcfl.report.metric_values import (
     Reading,
+    describe_column,
     describe_missing,
     find_client_measure,
     find_counts,
     read_clients,
+    resolve_recorded,
 )
 from hpcfl.report.search_spending import SEARCHES
 from hpcfl.report.table_formats import MISSING, Table
@@ -165,6 +167,7 @@ def make_table(
             compare.
     """
     measure = find_client_measure(arranged.runs, reading.metric)
+    name = resolve_recorded(arranged.runs, reading.metric).name
     rows = arranged.column(column)
     reference = find_row(against.row, list(rows), f"column '{column}'")
     gains, unmatched = {}, []
@@ -189,7 +192,8 @@ def make_table(
         numbers[SEARCHES] = {row: one.searches for row, one in gains.items()}
         numbers[BOOTSTRAP] = {row: one.bootstrap for row, one in gains.items()}
     unit = f" in {measure.unit}" if measure.unit else ""
-    title = f"{column}: {measure.score}{unit} of each client against {reference}"
+    score = f"{measure.score}{describe_column(name, reading.metric)}{unit}"
+    title = f"{column}: {score} of each client against {reference}"
     texts = _write_cells(numbers, measure)
     best = texts.map(lambda text: False)
     best.loc[numbers["verdict"] == "better", GAIN] = True

@@ -113,6 +113,19 @@ def resolve_metric(run: Run, metric: str) -> ResolvedMetric:
     return ResolvedMetric(name, resolve(name.number, run.scores))
 
 
+def describe_column(name: MetricName, metric: str) -> str:
+    """Return the end of a score's name in a title.
+
+    Args:
+        name: Resolved name of the metric.
+        metric: Name of the metric as the user gave it; its column is shown if it is
+            part of this name.
+    """
+    if metric == VALIDATION:
+        return " on held-out samples"
+    return f" ({metric})" if metric == str(name) else ""
+
+
 def choose_at(metric: str, at: At) -> At:
     """Return the rounds at which a metric is read: "last" for newcomers, else ``at``.
 

@@ -16,9 +16,9 @@ from hpcfl.report.arrangement import Arrangement, arrange
 from hpcfl.report.comparison import Reference
 from hpcfl.report.metric_values import (
     BEST,
-    VALIDATION,
     At,
     Reading,
+    describe_column,
     describe_missing,
     find_time_to,
     read_value,
@@ -251,13 +251,10 @@ def make(arranged: Arrangement, reading: Reading = BEST) -> Table:
 
 
 def _name_metric(name: MetricName, measure: Measure | None, metric: str) -> str:
-    """Return the metric's part of a title, with its column if the user gave one."""
+    """Return the metric's part of a title."""
     if measure is None:
         return metric
-    called = measure.name
-    if metric == VALIDATION:
-        return f"{called} on held-out samples"
-    return f"{called} ({metric})" if metric == str(name) else called
+    return f"{measure.name}{describe_column(name, metric)}"
 
 
 def _find_better(

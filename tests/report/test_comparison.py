@@ -258,6 +258,15 @@ def test_a_comparison_notes_other_code_and_rounds(made_runs):
         assert all(f"{content} (" in note for content in contents)
 
 
+def test_the_title_names_a_column_that_the_user_gave(made_runs):
+    runs = made_runs(local=[0.0, 0.1], fedavg=[0.2, 0.3])
+    for metric, is_named in (("pre/mean", True), ("", False)):
+        [table] = sweep_table.compare(
+            arrange(runs), Reading(metric), Reference("local")
+        )
+        assert ("pre/mean" in table.title) == is_named
+
+
 @pytest.mark.parametrize("option", [("--test", "client-seed-pairs"), ("--power", "1")])
 def test_options_of_a_comparison_need_a_reference(hpcfl, option):
     code, _, error = hpcfl("table", "runs", *option)

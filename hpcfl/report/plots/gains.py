@@ -45,8 +45,9 @@ def plugin(
     reference = find_row(against, list(scores.methods))
     gains = find_gains(scores, reference)
     sheet.notes.append(
-        f"a dot is the gain of a client over {against}, {scores.moment}; clients left "
-        "of the line lose; a box spans the middle half of the clients"
+        f"a dot is the gain of a client over {against} in {scores.label}, "
+        f"{scores.moment}; clients left of the line lose; a box spans the middle half "
+        "of the clients"
     )
     unit = "points" if gains.measure.is_percent else gains.measure.unit
     unit = f" ({unit})" if unit else ""
