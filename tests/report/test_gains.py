@@ -39,3 +39,12 @@ def test_a_reference_named_by_its_first_word_is_not_left_out(made_runs):
     found = made_runs(fedavg=[0.0], local=[0.1])
     gains.plugin(found, sheet, group=["method.name", "training.lr"])
     assert not any("left out" in note for note in sheet.notes)
+
+
+def test_clients_of_other_partition_files_are_not_paired(made_runs):
+    found = made_runs(fedavg=[0.0], local=[0.1])
+    for number, one in enumerate(found):
+        one.config["partition"]["file"] = f"{number}.h5"
+        one.results.static["test_counts"] = np.full((3, 2), 5 + number)
+    with expect_refusal("--against local: "):
+        gains.plugin(found, Sheet(7))

@@ -17,6 +17,7 @@ from pandas import DataFrame, concat
 from hpcfl.errors import UserError
 from hpcfl.report import lines
 from hpcfl.report.arrangement import arrange, name_repetitions
+from hpcfl.report.comparison import find_partition
 from hpcfl.report.metric_values import Reading, find_client_measure, read_clients
 from hpcfl.report.sheet import LETTER, LINE, Sheet, choose_looks
 from hpcfl.report.text import shorten
@@ -37,8 +38,8 @@ class Rows:
     Attributes:
         numbers: Frame with a row for each client of each run that has a score. Columns:
             ``panel`` and ``row`` (labels), ``method``, ``seed`` (such as ``seed=0``),
-            ``client`` and ``number`` (in the displayed unit). Rows with the best mean
-            come first.
+            ``partition`` (from ``find_partition``), ``client`` and ``number`` (in the
+            displayed unit). Rows with the best mean come first.
         repetitions: Runs of all rows by the name of their seed.
         measure: Measure of the scores.
         reading: Resolved name of the score, and rounds at which it is read.
@@ -169,13 +170,15 @@ def read_rows(
     seeds = name_repetitions([placed.setting for placed in arranged.placed])
     repetitions: dict[str, list[Run]] = {}
     tables = []
-    for (run, _, row, panel), seed in zip(arranged.placed, seeds, strict=True):
+    for placed, seed in zip(arranged.placed, seeds, strict=True):
+        run = placed.run
         own = read_clients(run, reading.metric, reading.at)
         table = {
-            "panel": panel,
-            "row": row,
+            "panel": placed.column,
+            "row": placed.row,
             "method": run.summary.method,
             "seed": seed,
+            "partition": find_partition(placed),
             "client": np.arange(len(own)),
             "number": np.where(
                 np.abs(own) < lines.BEYOND, measure.factor * own, np.nan

@@ -74,7 +74,7 @@ def find_gains(scores: Rows, reference: str) -> Rows:
     numbers = scores.numbers
     alone = numbers[numbers["row"] == reference]
     others = numbers[numbers["row"] != reference]
-    same = ["panel", "seed", "client"]
+    same = ["panel", "seed", "partition", "client"]
     pairs = others.merge(alone[[*same, "number"]], on=same, suffixes=("", "_alone"))
     if pairs.empty:
         raise UserError(f"--against {reference}: no other row has the same clients")
