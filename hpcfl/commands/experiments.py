@@ -92,8 +92,8 @@ def run_file(
     out: Path | None,
     fresh: bool,
     communicator: Communicator,
-) -> Path:
-    """Run an experiment file and return the results folder. Collective.
+) -> None:
+    """Run an experiment file. Collective.
 
     Args:
         file: Experiment file.
@@ -110,7 +110,7 @@ def run_file(
         return make_plan(config.read(file, overrides), str(file), out)
 
     plan = agree_on_plan(read, fresh, communicator)
-    return run_plan(plan, fresh, communicator)
+    run_plan(plan, fresh, communicator)
 
 
 def agree_on_plan(
@@ -146,8 +146,8 @@ def run_plan(
     fresh: bool,
     communicator: Communicator,
     on_round: OnRound | None = None,
-) -> Path:
-    """Run the cells of a plan in sequence and return the results folder. Collective.
+) -> None:
+    """Run the cells of a plan in sequence. Collective.
 
     Rank 0 prints progress and, at the end, the results. If a cell of a sweep fails, the
     remaining cells still run.
@@ -196,7 +196,6 @@ def run_plan(
         raise RunFailure(
             f"{len(failures)} of {len(plan.cells)} cells failed, first {name}: {first}"
         )
-    return plan.folder
 
 
 def report_complete(experiment: Config, folder: Path) -> None:
