@@ -37,7 +37,7 @@ from hpcfl.report.text import (
     make_console,
     warn_of_other_clients,
 )
-from hpcfl.scores.metric_names import Measure, MetricName, strip_held_out
+from hpcfl.scores.metric_names import Measure, strip_held_out
 from hpcfl.storage.tune_folder import SPENT
 from hpcfl.trained import loading
 from hpcfl.trained.run import describe_gaps
@@ -244,17 +244,10 @@ def make(arranged: Arrangement, reading: Reading = BEST) -> Table:
         texts[SEARCHES] = [str(counts[row]) for row in texts.index]
         best[SEARCHES] = False
         numbers[SEARCHES] = numbers["row"].map(counts)
-    called = _name_metric(name, measure, metric)
+    called = f"{measure.name}{describe_column(name, metric)}" if measure else metric
     repeated = max(counts.values(), default=1)
     title = f"{called}{unit} {rounds}{_describe_entries(entries, repeated)}"
     return Table(title=title, texts=texts, best=best, numbers=numbers, notes=notes)
-
-
-def _name_metric(name: MetricName, measure: Measure | None, metric: str) -> str:
-    """Return the metric's part of a title."""
-    if measure is None:
-        return metric
-    return f"{measure.name}{describe_column(name, metric)}"
 
 
 def _find_better(
