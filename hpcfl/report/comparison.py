@@ -182,7 +182,7 @@ def make_table(
     if not gains:
         raise UserError(
             f"{column}: nothing to compare with {reference}, no other row has a seed and a "
-            "client in common with it"
+            "client's score in common with it"
         )
     numbers = tabulate(gains, against, measure.factor)
     compared = [one for row in gains for one in rows[row]]
