@@ -548,13 +548,15 @@ def export(everyone: bool, clients: tuple[int, ...], **options: Any) -> None:
     "--rows",
     default="",
     metavar="KEY,…",
-    help="Keys of the configuration that label rows; default: the method.",
+    help="Keys of the configuration that label rows; default: the method, and keys in which "
+    "its runs differ.",
 )
 @click.option(
     "--columns",
     default="",
     metavar="KEY,…",
-    help="Keys of the configuration that label columns; default: data set and partition.",
+    help="Keys of the configuration that label columns; default: data set, partition, and "
+    "other keys of the data that differ.",
 )
 @METRIC
 @click.option(
@@ -757,7 +759,8 @@ def report(folders: tuple[Path, ...], out: Path) -> None:
 @click.option(
     "--group",
     metavar="KEY,…",
-    help="Keys that define a line or row; default: the method.",
+    help="Keys that define a line or row; default: the method, and keys in which its runs "
+    "differ.",
 )
 @click.option(
     "--against",
