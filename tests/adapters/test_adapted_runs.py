@@ -40,7 +40,7 @@ def test_the_base_is_the_model_that_is_drawn_without_an_adapter():
 
 
 @pytest.mark.parametrize("method", ["fedala", "fedrep"])
-def test_no_method_moves_the_base_and_no_message_has_it(federate, short_ala, method):
+def test_no_method_changes_or_sends_the_base(federate, short_ala, method):
     played = federate(method, adapter=LORA, rounds=2)
     expected = base_of(prepared_with(LORA, method))
     for name, value in base_of(played.prepared).items():

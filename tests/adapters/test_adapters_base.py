@@ -150,7 +150,7 @@ def test_notes_list_drawn_parameters_and_unused_tensors(saved):
     assert unused.endswith(": more0, more1, more2, more3, more4 and 2 more")
 
 
-def test_of_tied_parameters_a_file_has_one(saved):
+def test_a_file_stores_tied_parameters_once(saved):
     module = MLP((6,), 4, hidden=(6, 6))
     module.hidden2.weight = module.hidden1.weight
     biases = {f"hidden{number}.bias": torch.ones(6) for number in (1, 2)}
@@ -161,14 +161,14 @@ def test_of_tied_parameters_a_file_has_one(saved):
 
 
 @pytest.mark.parametrize("content", [b"", b"no tensors at all"])
-def test_a_broken_file_is_one_line(tmp_path, content):
+def test_a_broken_file_is_refused(tmp_path, content):
     path = tmp_path / "base.safetensors"
     path.write_bytes(content)
     with expect_refusal(r"adapter\.base: .*base\.safetensors: "):
         read(path, names={})
 
 
-def test_a_base_that_is_no_file_is_one_line(tmp_path):
+def test_a_base_without_a_file_is_refused(tmp_path):
     with expect_refusal(r"adapter\.base: .*none: "):
         read(tmp_path / "none", names={})
     with expect_refusal(r"adapter\.base = .*\*\.safetensors"):

@@ -42,7 +42,7 @@ def file(tmp_path):
 
 
 @pytest.mark.parametrize("key", ["init", "base"])
-def test_they_are_read_from_the_file_and_are_in_its_digest(file, key):
+def test_statistics_and_their_digest_come_from_the_file(file, key):
     path, tensors = file
 
     def read():
@@ -68,7 +68,9 @@ def test_they_are_read_from_the_file_and_are_in_its_digest(file, key):
 @pytest.mark.slow
 @pytest.mark.parametrize("adapter", [LORA, {"kind": "head"}])
 @pytest.mark.parametrize("buffers", ["local", "average"])
-def test_they_do_not_move_and_no_client_has_any(federate, file, adapter, buffers):
+def test_statistics_do_not_change_and_clients_have_none(
+    federate, file, adapter, buffers
+):
     path, tensors = file
     played = federate(
         "ditto",

@@ -167,7 +167,7 @@ class Words(nn.Module):
         return self.head(self.hidden(self.words(tokens).mean(dim=1)).relu())
 
 
-def test_where_one_matrix_is_frozen_it_is_the_one_that_was_drawn():
+def test_a_frozen_matrix_is_the_drawn_one():
     """In a linear layer B is zero, in an embedding A."""
     keys = Adapter(kind="lora", targets=["words", "hidden"], rank=2, train_a=False)
     module = kinds.adapt(Words(), keys)

@@ -49,7 +49,7 @@ def test_features_and_heads_that_methods_call_themselves_are_mixed(federate, met
     assert any(not torch.equal(played[name], value) for name, value in plain.items())
 
 
-def test_a_run_does_not_go_on_in_another_precision(played):
+def test_a_run_cannot_continue_in_another_precision(played):
     began = played("fedavg", adapter=LORA, rounds=1, runtime={"precision": "bf16"})
     with expect_refusal(r"runtime\.precision"):
         run_alone(table("exact", rounds=2), began.folder)

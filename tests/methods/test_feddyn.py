@@ -61,7 +61,7 @@ def test_the_servers_drift_is_the_mean_of_the_clients(federate):
 
 
 @pytest.mark.slow
-def test_it_finds_the_true_optimum_and_stays(federate):
+def test_the_model_reaches_the_optimum_and_stays(federate):
     """f₁ = ½θ², f₂ = 3/2·(θ − 4)², α = 1, each minimised exactly.
 
     θ₁ = 0 and, from 3(θ − 4) + θ = 0, θ₂ = 3; θ̄ = 3/2 and w = 3, where f₁ + f₂ is

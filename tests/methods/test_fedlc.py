@@ -38,7 +38,7 @@ def test_absent_classes_leave_their_row_alone(make_fleet):
     assert logits.grad[:, :3].abs().min() > 0
 
 
-def test_it_is_scored_without_margins(federate):
+def test_models_are_scored_without_margins(federate):
     """The model sent before round 1 is FedAvg's, with FedAvg's scores."""
     found, plain = (federate(name, rounds=1).values for name in ("fedlc", "fedavg"))
     assert (found["clients/pre/loss"][0] == plain["clients/pre/loss"][0]).all()

@@ -81,7 +81,7 @@ def test_gradients_are_those_of_both_models_steps(model, detach):
         torch.testing.assert_close(one, other)
 
 
-def test_own_models_never_leave(federate):
+def test_private_models_are_not_uploaded(federate):
     """The server's row consists of the memes' uniform mean and the initial private
     model.
     """

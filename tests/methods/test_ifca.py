@@ -20,7 +20,7 @@ def make_inbox(models, clients):
     return {"models": Pool(models, torch.arange(len(models)).repeat(clients, 1))}
 
 
-def test_of_identical_models_only_the_first_moves(make_fleet, cohort, arrived):
+def test_clients_choose_the_first_of_identical_models(make_fleet, cohort, arrived):
     fleet = make_fleet()
     model = fleet.setup.initial()
     own = method(clusters=3)

@@ -15,7 +15,7 @@ def method(**keys):
     return KNNPer(name="knn-per", **keys)
 
 
-def test_the_nearest_of_its_own_samples_is_itself(make_fleet, rows_of):
+def test_a_stored_sample_is_its_nearest_neighbour(make_fleet, rows_of):
     """With λ = 1, k = 1 and the training samples as test samples all predictions are
     correct.
     """

@@ -34,7 +34,7 @@ def test_the_contracts_example_prints_the_documented_numbers(
     assert len(expected) == 4 and output.split()[-4:] == expected
 
 
-def test_an_overlay_changes_nothing_by_itself():
+def test_the_base_class_of_overlays_changes_nothing():
     overlay, message = Overlay(), {"model": torch.ones(2)}
     assert overlay.server_state(None) == overlay.client_state(None) == {}
     assert overlay.send({}, None, message) is message
@@ -102,7 +102,7 @@ def test_the_documented_overlay_clips_on_any_number_of_ranks(private, tmp_path):
         ),
     ],
 )
-def test_a_mistake_in_an_overlays_table_is_one_line(private, change, words):
+def test_an_invalid_table_of_an_overlay_is_refused(private, change, words):
     with expect_refusal(words):
         config.parse(private(**change))
 

@@ -110,7 +110,7 @@ def folder(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_file_in_the_folder_is_a_method_everywhere(folder):
+def test_a_new_file_is_a_method_in_all_commands(folder):
     (folder / "fresh.toml").write_text(EXPERIMENT)
     paths = os.pathsep.join(map(str, (folder, ROOT / "tests")))
     subprocess.run(

@@ -44,7 +44,7 @@ def test_steps_on_a_quadratic_by_hand(make_fleet, variant, power, delta):
     )
 
 
-def test_hessian_free_survives_a_tiny_gradient(make_fleet):
+def test_hessian_free_keeps_tiny_gradients(make_fleet):
     """δg with δ = 1e-3 would vanish next to θ in float32; a zero gradient gives no
     step.
     """
@@ -66,7 +66,7 @@ def test_hessian_free_survives_a_tiny_gradient(make_fleet):
 
 
 @pytest.mark.slow
-def test_evaluation_leaves_no_trace(federate):
+def test_evaluation_changes_no_bit(federate):
     for model in ({"name": "mlp"}, {"name": "test_fedrep:Normed"}):
         scored, rarely = (
             federate("per-fedavg", rounds=3, model=model, evaluation={"every": every})

@@ -22,7 +22,7 @@ def test_two_inner_steps_by_hand(make_fleet):
     np.testing.assert_allclose(message["model"].tensor, 1.946, rtol=1e-5)
 
 
-def test_theta_starts_at_w_and_goes_on_from_batch_to_batch(make_fleet):
+def test_theta_starts_at_w_and_continues_across_batches(make_fleet):
     # two batches of f = ½θ², K = 1, η_p = 0.1, λ = 1, η = 0.5, w = 1: θ = 1 − 0.1 =
     # 0.9, w = 1 − 0.5·0.1 = 0.95;  θ = 0.9 − 0.1(0.9 + (0.9 − 0.95)) = 0.815, w = 0.95
     # − 0.5·0.135 = 0.8825

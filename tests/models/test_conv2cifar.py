@@ -6,7 +6,7 @@ from hpcfl.models.conv2cifar import plugin
 
 
 @pytest.mark.parametrize(("classes", "total"), [(10, 797_952), (100, 815_232)])
-def test_it_has_as_many_parameters_as_in_fednhs_paper(classes, total):
+def test_layers_have_the_parameters_of_fednhs_paper(classes, total):
     """3·64·25 + 64, 64·64·25 + 64, 1600·384 + 384, 384·192 + 192 and 192 per class."""
     counts = []
     for layer in plugin((3, 32, 32), classes).children():

@@ -138,7 +138,7 @@ def test_batch_norm_statistics_stay_with_each_client_or_are_averaged(play, metho
     assert (averaged.values["clients/floats_up"][0] >= trained.shape[1]).all()
 
 
-def test_batch_norm_never_sees_a_single_sample(play):
+def test_batch_norm_tracks_no_batch_of_one_sample(play):
     # 4 + 4 + 1: one position per channel at the end
     played = play({"name": "resnet8"}, TINY_IMAGES, batch_size=4)
     buffers = played.prepared.resources.buffers

@@ -69,7 +69,7 @@ def test_an_invalid_file_is_refused(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_with_the_same_file_only(tmp_path):
+def test_a_run_continues_only_with_the_same_file(tmp_path):
     file, folder = tmp_path / "init.safetensors", tmp_path / "run"
     tensors = tensors_of()
     save_file(tensors, file)

@@ -6,7 +6,7 @@ from hpcfl.models.resnet8 import plugin
 from hpcfl.rows.layout import lay_out_parameters
 
 
-def test_it_has_as_many_parameters_as_in_diversifeds_paper():
+def test_layers_have_the_parameters_of_diversifeds_paper():
     layout = lay_out_parameters(plugin((3, 32, 32), 100))
     assert layout.width == 1_258_404
     layers = (layout.columns(count) for count in range(1, 6))

@@ -5,7 +5,7 @@ import torch
 from hpcfl.models.text_transformer import plugin
 
 
-def test_the_class_token_sees_all_tokens_and_their_order_by_positions_alone():
+def test_the_class_token_depends_on_order_only_by_positions():
     torch.manual_seed(0)
     keys = {"vocabulary": 20, "width": 8, "depth": 1, "heads": 2, "hidden": 8}
     model = plugin((6,), 3, **keys).eval()

@@ -12,7 +12,7 @@ COLUMNS = torch.arange(3)
 CHAIN = Chain([Halve(kind="halve"), Halve(kind="halve")])
 
 
-def test_each_transform_remembers_rows_of_its_own():
+def test_each_transform_has_separate_memory():
     names = ["update.0.rest", "update.1.rest"]
     assert CHAIN.list_memory() == names
     state = {name: torch.zeros(2, 3) for name in names}

@@ -21,7 +21,7 @@ def test_the_clip_by_hand():
     assert torch.equal(alone, clipped[2:3])
 
 
-def test_layers_are_clipped_by_themselves():
+def test_layers_are_clipped_separately():
     """With norm 5 in two layers each layer is clipped to 5/√2, also of an update whose
     norm is below 5.
     """

@@ -56,7 +56,7 @@ def test_the_server_adds_up_the_estimates_of_all_clients():
 
 
 @pytest.mark.parametrize("transform", [TopK(kind="top-k", k=1), Sign(kind="sign")])
-def test_a_row_that_is_not_finite_stays_so(transform):
+def test_a_nonfinite_row_stays_nonfinite(transform):
     updates = torch.tensor([[torch.nan, 1.0], [torch.inf, 1.0], [2.0, 1.0]])
     sent = transform.compress_finite(updates, Context(0, 1, np.arange(3), 3))
     assert sent.isfinite().all(dim=1).tolist() == [False, False, True]
@@ -134,7 +134,7 @@ def test_whole_updates_have_the_bits_of_a_plain_run(tmp_path, compression):
         assert (bits[:2] == 32 * width).all()
 
 
-def test_a_memory_survives_rounds_without_its_client(tmp_path):
+def test_the_memory_of_absent_clients_is_unchanged(tmp_path):
     sections = {"participation": PART, "compression": {"kind": "top-k", "k": 5}}
     first = play_alone(tmp_path / "a", UNIFORM, rounds=1, **sections)
     second = play_alone(tmp_path / "b", UNIFORM, rounds=2, **sections)
@@ -168,7 +168,7 @@ def test_the_server_of_ef21_keeps_the_mean_of_all_estimates(tmp_path):
         ({"kind": "topk", "k": 2}, "kind = 'topk' .*'top-k'"),
     ],
 )
-def test_a_mistake_is_one_line(section, words):
+def test_an_invalid_section_is_refused(section, words):
     refuse(words, compression=section)
 
 

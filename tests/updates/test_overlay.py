@@ -44,7 +44,7 @@ def test_all_parts_are_the_same_on_any_number_of_ranks_and_resumed(tmp_path, met
     assert played.clients["update.0.rest"].any(dim=1).sum() >= 3
 
 
-def test_an_attack_that_knows_the_honest_changes_rounds_from_its_first_on(tmp_path):
+def test_an_attack_changes_rounds_only_after_its_start(tmp_path):
     attack = {"kind": "own_updates:Imitate", "clients": [0, 4], "since": 2}
     table = tiny.table(UNIFORM, attack=attack)
     same, played = is_the_same_elsewhere(tmp_path, table)
@@ -108,7 +108,7 @@ def test_check_describes_no_uploads_of_a_method_without_any(sections):
         ({"attack": {"kind": "own_updates:Negate"}}, "attack: .*share or clients"),
     ],
 )
-def test_a_mistake_is_one_line(sections, words):
+def test_an_invalid_section_is_refused(sections, words):
     refuse(words, **sections)
 
 

@@ -70,7 +70,7 @@ CLIENT = {"unit": "client"}
         ),
     ],
 )
-def test_a_mistake_is_one_line(sections, words):
+def test_an_invalid_section_is_refused(sections, words):
     privacy = sections.pop("privacy", None)
     privacy = {**CLIENT, **privacy} if privacy else privacy
     privacy = CLIENT if privacy is None else privacy

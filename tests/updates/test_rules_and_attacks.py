@@ -101,5 +101,5 @@ def test_runs_are_the_same_on_any_number_of_ranks_and_resumed(tmp_path, place):
         ),
     ],
 )
-def test_a_mistake_is_one_line(sections, words):
+def test_an_invalid_section_is_refused(sections, words):
     refuse(words, counts=COUNTS, **sections)

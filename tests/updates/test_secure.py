@@ -47,7 +47,7 @@ def test_the_mean_of_many_rounds_is_the_mean_of_the_updates():
     assert (drawn.std(dim=0) > 0).all()
 
 
-def test_a_run_is_near_the_plain_one_and_the_same_elsewhere(tmp_path):
+def test_a_secure_run_is_near_the_plain_one(tmp_path):
     section = {"secure": True, "clip": 100.0, "step": 1e-6}
     table = tiny.table(UNIFORM, aggregation=section, participation=PART)
     same, secure = is_the_same_elsewhere(tmp_path, table)
@@ -143,5 +143,5 @@ def describe(**sections):
         ),
     ],
 )
-def test_a_mistake_is_one_line(sections, words):
+def test_an_invalid_section_is_refused(sections, words):
     refuse(words, **sections)

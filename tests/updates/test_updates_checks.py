@@ -87,7 +87,7 @@ LARGEST = {"rule": "own_updates:Largest"}
         ),
     ],
 )
-def test_a_mistake_is_one_line(sections, words):
+def test_an_invalid_section_is_refused(sections, words):
     refuse(words, **sections)
 
 

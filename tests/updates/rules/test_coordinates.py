@@ -8,7 +8,7 @@ from hpcfl.updates.rules.coordinates import Median, TrimmedMean
 FIVE = torch.tensor([[0.0, 0], [1, 0], [0, 1], [5, 5], [6, 5]])
 
 
-def test_of_four_rows_the_median_is_the_mean_of_the_middle_two():
+def test_the_median_of_four_averages_the_middle_two():
     rows = torch.tensor([[10.0], [1], [3], [2]])
     assert Median().combine_rows(rows, None, None).tolist() == [2.5]
     assert Median().combine_rows(FIVE, None, None).tolist() == [1, 1]

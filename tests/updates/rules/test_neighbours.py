@@ -24,7 +24,7 @@ def test_krum_chooses_the_least_sum_of_distances_to_the_nearest_rows():
     assert found.tolist() == FIVE[0].tolist()
 
 
-def test_of_equal_scores_the_first_row_wins():
+def test_the_first_of_equal_scores_is_selected():
     scores = score_rows(compute_squares(SEVEN), 7 - 2 - 2)
     assert scores.tolist() == [4, 4, 3.25, 3.25, 6.75, 317.25, 353.25]
     assert rank_rows(SEVEN, 2)[0] == 2
