@@ -84,7 +84,7 @@ def test_a_recorded_number_has_no_name_of_a_deviation(make_fleet, rows_of, names
     ("keys", "rate"),
     [({}, 0.1), ({"plain_lr": 0.3}, 0.3), ({"plain_lr": 0.3, "lr_decay": 0.5}, 0.075)],
 )
-def test_a_methods_own_steps_have_a_rate_of_their_own(make_fleet, keys, rate):
+def test_the_plain_steps_of_a_method_have_a_separate_rate(make_fleet, keys, rate):
     assert make_fleet(lr=0.1, round=3, **keys).learning_rate == pytest.approx(rate)
 
 

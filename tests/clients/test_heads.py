@@ -286,7 +286,7 @@ def test_a_model_without_a_head_has_no_features_for_samples():
 @pytest.mark.parametrize(
     "error", [OSError(errno.ESTALE, "Stale file handle"), MemoryError()], ids=repr
 )
-def test_a_failure_decides_nothing(monkeypatch, error):
+def test_a_failure_is_raised_to_the_caller(monkeypatch, error):
     """Training on samples instead of features changes the last bits."""
 
     def fail(*given):

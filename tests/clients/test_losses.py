@@ -63,7 +63,7 @@ def test_another_model_is_evaluated_and_the_modes_stay():
     assert [part.training for part in model.modules()] == modes
 
 
-def test_another_model_may_have_statistics_of_its_own():
+def test_another_model_may_have_separate_statistics():
     model, x = build(), torch.randn(3, 8, 4, 4)
     other = build()
     other[1].running_mean += 1

@@ -54,7 +54,7 @@ def test_a_client_with_a_nan_model_has_no_scores(make_fleet, rows_of, lanes):
 
 
 @every_kernel
-def test_a_prediction_of_ones_own_sees_the_lanes_variables(make_fleet, rows_of, lanes):
+def test_a_methods_prediction_receives_the_lanes_variables(make_fleet, rows_of, lanes):
     fleet = make_fleet(lanes=lanes)
     wanted = torch.tensor([0, 1, 2, 3, 0])
     fleet.score(

@@ -67,7 +67,7 @@ def test_parameters_of_a_servers_module_are_keyed(make_fleet):
     assert not torch.equal(first["weight"], other["weight"])
 
 
-def test_sample_level_privacy_hides_classes_and_no_numbers_of_samples():
+def test_sample_level_privacy_hides_only_class_counts():
     build = torch.nn.Identity
     setup = Setup(Layout([]), COUNTS, 9, 0, build, Training(), hides_classes=True)
     cohort = Cohort(np.array([0, 2]), COUNTS[[0, 2]], setup, 1)
@@ -80,7 +80,7 @@ def test_sample_level_privacy_hides_classes_and_no_numbers_of_samples():
             known.counts  # noqa: B018
 
 
-def test_class_counts_that_a_method_changes_in_place_are_its_own(make_fleet):
+def test_changing_class_counts_in_place_affects_only_the_copy(make_fleet):
     fleet = make_fleet()
     everyones, own = fleet.setup.samples, fleet.samples
     for counts in (fleet.setup.counts, fleet.counts):

@@ -182,7 +182,7 @@ def test_optimizer_step_is_a_step_of_the_experiments_optimiser(
 
 
 @every_lanes
-def test_losses_of_models_on_ones_own_samples(make_fleet, rows_of, lanes):
+def test_losses_of_models_on_the_clients_samples(make_fleet, rows_of, lanes):
     fleet = make_fleet(lanes=lanes)
     models, samples = rows_of(fleet)[:3], fleet.resources.samples
     module = fleet.setup.build()

@@ -57,7 +57,7 @@ def test_a_smaller_last_batch_can_be_dropped(make_fleet, rows_of, lanes):
 
 
 @every_kernel
-def test_an_epoch_sees_each_of_a_clients_own_samples_once(make_fleet, rows_of, lanes):
+def test_an_epoch_uses_each_sample_of_the_client_once(make_fleet, rows_of, lanes):
     fleet = make_fleet(COUNTS, lanes=lanes, batch_size=4)
     fleet.train(rows_of(fleet), loss=mean_of_inputs)
     samples = fleet.resources.samples
@@ -231,7 +231,7 @@ def test_assigned_variables_are_returned_and_given_ones_stay(
 
 
 @every_kernel
-def test_variables_may_be_called_like_options(make_fleet, rows_of, lanes):
+def test_variables_may_have_the_names_of_options(make_fleet, rows_of, lanes):
     fleet = make_fleet(lanes=lanes)
 
     def sum_of_steps(model, batch, lane):

@@ -16,7 +16,7 @@ def prepare_on(communicator):
     return prepare(tiny.parse("ditto", COUNTS, time=SYNCHRONOUS), communicator)
 
 
-def test_a_rank_without_clients_knows_the_workload():
+def test_a_rank_without_clients_receives_the_workload():
     loads = {}
 
     def share(communicator):

@@ -115,7 +115,7 @@ def test_a_file_in_the_form_of_fedscale_by_hand(tmp_path):
         ),
     ],
 )
-def test_a_file_that_is_none_is_refused_in_one_line(tmp_path, content, expected):
+def test_an_invalid_device_file_is_refused(tmp_path, content, expected):
     file = tmp_path / "capacity.json"
     file.write_bytes(content)
     with expect_refusal(expected):

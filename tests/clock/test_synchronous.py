@@ -97,7 +97,7 @@ def test_unavailable_clients_lose_work_and_the_clock_skips_idle_time():
     assert [job.begun for job in third.jobs] == [10 * S]
 
 
-def test_how_evenly_clients_take_part_by_hand():
+def test_evenness_of_participation_by_hand():
     """For (0, 1, 3): (4)²/(3·10) = 8/15, and 2·(1 + 3 + 2)/(2·3·4) = 1/2."""
     assert compute_jain(np.array([0, 1, 3])) == pytest.approx(8 / 15)
     assert compute_gini(np.array([3, 0, 1])) == pytest.approx(1 / 2)
@@ -105,7 +105,7 @@ def test_how_evenly_clients_take_part_by_hand():
     assert np.isnan(compute_jain(np.zeros(3))) and np.isnan(compute_gini(np.zeros(3)))
 
 
-def test_whether_the_fast_ones_take_part_more_often_by_hand():
+def test_correlation_of_participation_and_speed_by_hand():
     """Counts 2, 1, 0 and paces 1, 2, 6: deviations 1, 0, −1 and −2, −1, 3, so the
     correlation is −5/√(2·14).
     """

@@ -42,7 +42,7 @@ def test_floats_are_counted_as_the_message_declares():
     assert there({})[1] == 0
 
 
-def test_a_pool_travels_with_its_picks():
+def test_a_pool_is_sent_with_its_picks():
     rows, picks = torch.randn(2, 4), torch.tensor([[0, 1], [1, -1], [-1, -1]])
     inbox, floats = there({"models": Pool(rows, picks)})
     assert torch.equal(inbox["models"].rows, rows)
@@ -124,7 +124,7 @@ def test_place_gives_ties_to_the_lower_client_and_rank():
     assert place([1, 1, 1, 1], 3).owner.tolist() == [1, 2, 1, 2]
 
 
-def test_of_equal_clients_those_of_one_kind_live_together():
+def test_clients_of_one_kind_are_placed_together():
     # Without kinds: 5 → rank 1, 5 → rank 2, then the 2s → 1, 2, 1, 2, and 1 → rank 1.
     costs, kinds = [2, 5, 2, 5, 2, 2, 1], ["b", "a", "a", "a", "b", "a", "a"]
     assert place(costs, 3).owner.tolist() == [1, 1, 2, 2, 1, 2, 1]

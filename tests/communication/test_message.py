@@ -15,17 +15,17 @@ from hpcfl.communication.message import Field, Mean, Pool, select_sound, wrap_en
 ROWS, SAMPLES = torch.tensor([[1.0, 2], [3, 6], [5, 1]]), torch.tensor([1, 2, 1])
 
 
-def test_of_a_mean_arrives_one_row(arrived):
+def test_a_mean_arrives_as_one_row(arrived):
     found = arrived({"mean": Mean(ROWS, SAMPLES), "rows": ROWS})
     assert found["mean"].tolist() == [3.0, 3.75] and torch.equal(found["rows"], ROWS)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_it_has_the_type_of_the_rows(arrived, dtype):
+def test_a_mean_has_the_type_of_its_rows(arrived, dtype):
     assert arrived({"mean": Mean(ROWS.to(dtype), SAMPLES)})["mean"].dtype == dtype
 
 
-def test_of_several_means_arrive_as_many_rows(arrived):
+def test_several_means_arrive_as_several_rows(arrived):
     chosen = torch.tensor([[1, 0], [0, 2], [1, 0]])
     assert arrived({"mean": Mean(ROWS, chosen)})["mean"].tolist() == [
         [3.0, 1.5],

@@ -120,7 +120,7 @@ def test_matrices_in_files_have_the_same_bits_on_any_ranks(tmp_path, method):
 
 
 @pytest.mark.slow
-def test_a_client_that_is_left_out_counts_nowhere(tmp_path):
+def test_an_excluded_client_counts_in_no_mean(tmp_path):
     """This also holds for means that ranks add up, if a rank has no remaining client."""
     diverges = {
         "name": "tiny:Diverges",

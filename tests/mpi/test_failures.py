@@ -131,9 +131,7 @@ def test_two_signals_in_the_final_scoring_end_the_job_at_once_and_nothing_is_los
         ("[method]\nname = 'tiny:Diverges'\nclient = 3\n", 1, "client 3 diverged"),
     ],
 )
-def test_all_ranks_leave_with_the_same_code_and_only_one_speaks(
-    ended, tmp_path, text, code, line
-):
+def test_all_ranks_end_with_one_code_and_one_message(ended, tmp_path, text, code, line):
     _, output = ended(3, text, program=(NOTING,), CODES=str(tmp_path))
     codes = [(tmp_path / str(rank)).read_text() for rank in range(3)]
     assert codes == [str(code)] * 3, output

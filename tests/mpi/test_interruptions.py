@@ -80,7 +80,7 @@ def same_metrics(calm, disturbed):
     assert_alike(one.values, other.values)
 
 
-def test_server_state_in_parts_survives_kills_on_any_number_of_ranks(
+def test_partitioned_server_state_is_exact_after_kills_and_rank_changes(
     start, alone, experiment, tmp_path, chance
 ):
     """Five models of 264 kB are 1.3 MB, four of them in a file of at most 1 MiB."""

@@ -82,7 +82,9 @@ def test_a_killed_rank_ends_the_job_and_the_same_command_continues(
     assert jobs.digest(folder) == jobs.digest(tmp_path / "calm")
 
 
-def test_a_mistake_ends_with_2_and_one_line(start_open_mpi, experiment, tmp_path):
+def test_a_mistake_ends_with_code_2_and_one_message(
+    start_open_mpi, experiment, tmp_path
+):
     file = experiment("[method]\nname = 'fedavgg'\n")
     code, output = start_open_mpi(3, file, "--out", tmp_path / "run").wait()
     assert code == 2, output

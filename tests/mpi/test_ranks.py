@@ -65,7 +65,7 @@ def test_other_frozen_parameters_on_one_rank_are_refused(start, experiment, tmp_
     assert not (tmp_path / "out" / "run.json").exists()
 
 
-def test_class_models_travel_where_they_are_fewer_bytes(start, experiment, tmp_path):
+def test_class_models_are_sent_if_they_have_fewer_bytes(start, experiment, tmp_path):
     """In the first round rows are sent. Later each rank receives four models in
     float64, which have as many bytes as eight in float32: fewer than the 20 clients'
     rows with one worker and two, but not with three.
@@ -118,7 +118,7 @@ def test_rows_of_a_client_that_is_left_out_are_not_waited_for(
 
 
 @pytest.mark.parametrize("wide", [1, 1 << 16], ids=["a row at a time", "all together"])
-def test_tensors_travel_like_arrays(start, alone, experiment, tmp_path, wide):
+def test_tensors_are_exchanged_like_arrays(start, alone, experiment, tmp_path, wide):
     # rows, pools, shared fields, narrow ones
     file = experiment(grid(["fednh", "fedfomo"], (0.5,)))
     assert alone(file, tmp_path / "1") == 0

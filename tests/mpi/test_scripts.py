@@ -41,7 +41,9 @@ def script(start, tmp_path):
         ("variable", '$MKL_CBWR: "AUTO,STRICT" on rank 0, "AVX2" on rank 1'),
     ],
 )
-def test_ranks_with_other_settings_end_with_one_line(script, tmp_path, how, key):
+def test_ranks_with_different_settings_are_refused_in_one_line(
+    script, tmp_path, how, key
+):
     code, output, _ = script(how)
     assert code == 2, output
     (line,) = output.splitlines()

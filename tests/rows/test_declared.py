@@ -241,7 +241,7 @@ def test_a_mistake_of_a_later_round_has_its_line(tmp_path):
         play(tmp_path, "Later")
 
 
-def test_a_large_model_is_no_excuse(tmp_path, monkeypatch):
+def test_a_misspelt_name_is_refused_for_large_models_too(tmp_path, monkeypatch):
     """For a large model the dry round has fewer clients than the experiment."""
     monkeypatch.setattr("hpcfl.simulation.dry_round.FLOATS", 1)
     experiment = tiny.table("test_declared:Misspelt")

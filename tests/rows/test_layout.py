@@ -101,7 +101,7 @@ def test_a_modules_row_is_its_parameters_one_after_the_other():
     )
 
 
-def test_buffers_have_a_layout_of_their_own():
+def test_buffers_have_a_separate_layout():
     module = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
     buffers = lay_out_buffers(module)
     assert buffers.width == 3 + 3 + 1

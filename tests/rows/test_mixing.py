@@ -154,7 +154,7 @@ os._exit(not same or bool(child) and os.waitstatus_to_exitcode(os.waitpid(child,
 
 
 @pytest.mark.slow
-def test_a_forked_process_has_cores_of_its_own(zygote):
+def test_a_forked_process_has_separate_worker_threads(zygote):
     """Otherwise it would wait for its parent's threads for ever."""
     assert subprocess.run([zygote.python, "-c", FORKS], timeout=60).returncode == 0
 
@@ -198,7 +198,7 @@ def test_average_is_more_exact_than_float32_sums():
     assert mean.item() == pytest.approx(1 / 3, rel=1e-6)
 
 
-def test_a_zero_weight_does_not_hide_a_nan():
+def test_nan_with_weight_zero_gives_nan():
     assert mixing.average(
         torch.tensor([1.0, 0.0]).double(), torch.tensor([[1.0], [torch.nan]])
     ).isnan()

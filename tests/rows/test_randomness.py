@@ -26,7 +26,7 @@ def test_every_part_of_the_key_counts():
     assert len(draws) == len(keys)
 
 
-def test_a_permutation_holds_each_number_once_and_all_orders_come_up():
+def test_permutations_are_complete_and_reach_all_orders():
     assert sorted(randomness.permutation(9, 0, "x")) == list(range(9))
     orders = {tuple(randomness.permutation(3, 0, "x", n)) for n in range(100)}
     assert len(orders) == 6

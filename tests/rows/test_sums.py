@@ -94,7 +94,7 @@ def test_the_largest_weights_do_not_overflow():
     assert torch.equal(mean([(rows, weights)]), torch.full((1, 3), 1.5).double())
 
 
-def test_several_means_of_the_same_rows_and_of_rows_of_their_own():
+def test_several_means_of_common_and_separate_rows():
     rows = torch.arange(6.0).view(3, 2)
     chosen = torch.tensor([[1, 0, 0], [0, 2, 0], [3, 0, 0]])
     found = mean([(rows, chosen)])

@@ -15,7 +15,7 @@ def test_the_uniform_choice_is_the_beginning_of_one_order_of_all_clients():
     assert Uniform().choose(some, 3).tolist() == left[:3]
 
 
-def test_of_very_many_clients_only_those_are_drawn_that_are_asked_for(monkeypatch):
+def test_only_requested_clients_are_drawn_of_many(monkeypatch):
     """The draws are uniform: of 400 draws of two of four candidates each is in half, ±
     4 σ = 40.
     """

@@ -59,7 +59,7 @@ def test_resuming_with_other_lanes_or_ranks_is_noted(gpu, tmp_path, monkeypatch,
     assert "with other ranks (1 before, 7 now)" in words
 
 
-def test_a_resumed_run_goes_on_with_the_lanes_that_the_gpu_held(gpu, tmp_path):
+def test_a_resumed_run_continues_with_the_stored_lanes(gpu, tmp_path):
     """On a GPU lanes determine bits: a run that is interrupted after its GPU was found
     too small equals an undisturbed run.
     """

@@ -188,5 +188,5 @@ def test_a_step_may_write_rows_in_another_memory_layout(
     assert torch.equal(seen.played.state["server model"], plain.state["server model"])
 
 
-def test_every_method_is_played():
+def test_every_method_has_a_case():
     assert {case[0] for case in PLAYED} == set(plugins.list_names("hpcfl.methods"))

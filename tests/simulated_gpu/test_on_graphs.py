@@ -68,9 +68,7 @@ def test_the_last_result_is_not_overwritten(gpu):
     assert [last.tolist()[0] for last in kept] == [3.0 * step for step in range(10)]
 
 
-def test_a_function_that_reads_a_number_which_changed_is_called_itself(
-    gpu, printed_errors
-):
+def test_a_function_with_changing_numbers_runs_without_graph(gpu, printed_errors):
     factor, total = [2.0], torch.zeros(2, device="cuda")
 
     def function(x, total):
@@ -89,7 +87,7 @@ def test_a_function_that_reads_a_number_which_changed_is_called_itself(
     assert "'mine' runs without a CUDA graph" in printed_errors()
 
 
-def test_a_function_that_cannot_be_captured_is_called_itself(gpu, printed_errors):
+def test_a_function_that_cannot_be_captured_runs_without_graph(gpu, printed_errors):
     """A graph cannot contain a number that the host computes in each call."""
 
     def function(x):

@@ -65,7 +65,7 @@ def test_a_lane_needs_no_more_memory_than_the_rule_estimates(
 
 
 @pytest.mark.parametrize(("method", "counts", "training", "rounds"), METHODS)
-def test_nor_with_several_models_at_hand(
+def test_methods_with_several_models_need_no_more_memory_either(
     gpu, monkeypatch, method, counts, training, rounds
 ):
     monkeypatch.setattr(cuda_graphs, "SOON", 1)

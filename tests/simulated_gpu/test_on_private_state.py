@@ -30,7 +30,7 @@ def same(found, *values):
     ].tolist() == list(values)
 
 
-def test_rows_that_fit_do_not_travel(gpu):
+def test_rows_that_fit_are_not_copied(gpu):
     store = ClientStore(range(3), ROW, gpu_memory=2 * SIZE)
     store.put([0, 2], state(1, 2))
     gpu.ledger.clear()

@@ -94,7 +94,7 @@ def test_a_gpu_that_is_asked_for_has_to_be_there(no_gpu):
         device.choose_device(Runtime(device="cuda"), 0)
 
 
-def test_a_gpu_that_takes_one_process_alone_is_one_line(gpus, monkeypatch):
+def test_an_exclusive_gpu_in_use_is_refused(gpus, monkeypatch):
     def busy(where):
         raise RuntimeError(
             "CUDA error: CUDA-capable device(s) is/are busy or unavailable\nCUDA kernel …"
@@ -151,7 +151,7 @@ def test_an_amd_gpu_is_used_with_a_note(gpus, monkeypatch):
     assert device.list_device_notes(torch.device("cpu"), Runtime()) == []
 
 
-def test_a_missing_amd_gpu_is_one_line(no_gpu, monkeypatch):
+def test_a_missing_amd_gpu_is_refused(no_gpu, monkeypatch):
     monkeypatch.setattr(torch.version, "cuda", None)
     monkeypatch.setattr(torch.version, "hip", "6.4")
     monkeypatch.setenv("ROCR_VISIBLE_DEVICES", "0")

@@ -31,7 +31,7 @@ def test_a_model_has_a_row_for_each_sample_and_a_column_for_each_class(output, f
         diagnosis.check_output(output, 3, 4)
 
 
-def test_a_model_that_runs_is_not_at_fault():
+def test_a_working_model_is_not_reported_as_the_cause():
     prepared = prepare_tiny("fedavg")
     assert diagnosis.diagnose_model(prepared) is None
     line, cause = diagnosis.diagnose(prepared, ValueError("a shape"))

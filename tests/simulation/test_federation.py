@@ -126,7 +126,7 @@ def test_a_run_continues_without_a_damaged_best_state(calm, tmp_path):
     assert best_state(again) is None  # none of the further rounds is better
 
 
-def test_of_equal_rounds_the_first_is_the_best():
+def test_the_first_of_equally_good_rounds_is_the_best():
     store = ClientStore([0], {"x": torch.zeros(1)})
     watch = BestRound("pre", Measure("loss", "mean", "loss", "", "down"), None)
     for round, number in enumerate([math.nan, 2.0, 2.0, 1.0], 1):

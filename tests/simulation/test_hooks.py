@@ -64,7 +64,7 @@ class Clip(Overlay):
         return sent
 
 
-def test_the_outermost_overlay_sees_averaged_batch_norm_statistics():
+def test_the_outermost_overlay_receives_averaged_batch_norm_statistics():
     training = {"buffers": "average"}
     plain = prepared_with(model=NORMALISED, training=training)
     before = copy.deepcopy(dict(plain.initial_server_state))
@@ -158,7 +158,7 @@ class Broken(Overlay):
         return {**message, "extra": torch.ones(1)}
 
 
-def test_an_overlays_message_that_cannot_travel_is_named():
+def test_an_invalid_message_of_an_overlay_names_its_hook():
     assert "Broken.upload" in str(find_error(prepared_with(Broken())))
 
 

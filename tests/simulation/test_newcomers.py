@@ -68,7 +68,7 @@ def test_fedavg_by_hand(federate, warmup):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in BARRED])
-def test_newcomers_leave_no_trace_in_any_method(federate, name):
+def test_newcomers_change_no_bit_in_any_method(federate, name):
     """The state equals that of a run without newcomers, with the same partition of the
     other clients.
     """
@@ -126,7 +126,7 @@ class Forgetful(FedAvg):
         return {"model": server["model"] + 0 * counts.float()}
 
 
-def test_a_method_of_ones_own_is_tried_with_a_newcomer_before_round_1():
+def test_the_preflight_tries_a_users_method_with_a_newcomer():
     prepared = prepare_tiny("test_newcomers:Forgetful", COUNTS, **sections(1))
     with expect_refusal(r"test_newcomers\.py:\d+: .*Forgetful' .*'send': IndexError"):
         preflight.run(prepared, OneProcess())

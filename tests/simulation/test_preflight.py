@@ -182,7 +182,7 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("overrides", "fragment", "words"), MISTAKES)
-def test_a_mistake_is_one_line_and_nothing_is_written(
+def test_a_mistake_gives_one_line_and_writes_no_file(
     hpcfl, tmp_path, overrides, fragment, words
 ):
     code, shown, errors = hpcfl("run", *overrides.split())
@@ -317,14 +317,14 @@ def test_other_gradients_of_a_second_client_are_refused_with_a_number_of_lanes()
         preflight.run(prepared, OneProcess())
 
 
-def test_a_server_is_not_judged_by_messages_that_are_all_alike():
+def test_a_trial_sends_different_messages_to_the_server():
     prepared = prepare_tiny("mistakes:Odd")
     assert is_unchanged(preflight.run(prepared, OneProcess()), prepared)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", plugins.list_names("hpcfl.methods"))
-def test_a_trial_leaves_no_trace(method):
+def test_a_trial_changes_no_state_and_no_draw(method):
     prepared = prepare_tiny(method, participation={"fraction": 0.5})
     before, drawn = everything(prepared), torch.get_rng_state()
     assert is_unchanged(preflight.run(prepared, OneProcess()), prepared)
@@ -448,7 +448,7 @@ def test_an_unknown_error_of_several_lanes_is_a_mistake(hpcfl, failing):
     assert "runtime.lanes = 1" in errors[0]
 
 
-def test_an_interrupt_is_none_of_these(hpcfl, failing):
+def test_an_interrupt_is_neither_failure_nor_mistake(hpcfl, failing):
     failing(KeyboardInterrupt(), calls=(1,))
     with pytest.raises(KeyboardInterrupt):
         hpcfl("run")

@@ -11,7 +11,7 @@ from hpcfl.simulation.prepared_data import list_data_notes, prepare_data
 
 
 @pytest.mark.parametrize("redraw", [False, True])
-def test_each_partition_has_samples_of_its_own_if_asked(redraw):
+def test_redraw_gives_each_partition_different_samples(redraw):
     datasets = []
     for seed in (1, 2):
         experiment = config.parse(

@@ -89,9 +89,7 @@ def test_a_damaged_checkpoint_is_reported_and_the_one_before_used(
     assert results.read(folder).rounds.tolist() == list(range(1, 6))
 
 
-def test_a_killed_run_may_end_after_fewer_rounds_than_it_had_played(
-    calm, tmp_path, monkeypatch
-):
+def test_a_killed_run_may_continue_to_fewer_rounds(calm, tmp_path, monkeypatch):
     """It was killed after round 8, before the checkpoint, and continues after round 4."""
     folder = tmp_path / "run"
 
@@ -146,7 +144,7 @@ def test_a_resume_that_decides_otherwise_is_refused(half, monkeypatch):
     play(folder, runtime={"lanes": 1})
 
 
-def test_a_resume_of_clients_one_by_one_stays_so(tmp_path, monkeypatch):
+def test_a_resume_keeps_training_clients_one_by_one(tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
         one_by_one(patched)
         play(tmp_path / "run", rounds=2)

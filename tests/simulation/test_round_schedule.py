@@ -71,7 +71,7 @@ def test_losses_of_diverged_clients_count_as_zero(federate):
 
 
 @pytest.mark.slow
-def test_the_last_round_is_played_again_for_a_client_that_losses_have_chosen(played):
+def test_a_client_selected_by_loss_can_be_replayed(played):
     # from round 4 on only losses determine the selection
     run = played("fedavg", participation=ALL_BY_LOSS, rounds=6)
     values = run.results.values

@@ -97,7 +97,7 @@ def test_a_signal_that_ended_a_run_is_not_kept():
     assert find_kept_signal() is None
 
 
-def test_a_process_that_does_not_remember_keeps_no_signal():
+def test_signals_are_not_kept_by_default():
     with StopRequest(pytest.fail):
         send(signal.SIGINT)
     assert find_kept_signal() is None

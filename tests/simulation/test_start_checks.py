@@ -110,7 +110,7 @@ def test_clients_that_are_never_selected_are_counted():
 
 
 @pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])
-def test_a_clock_does_not_hide_them(mode):
+def test_clients_without_steps_are_counted_in_virtual_time(mode):
     time = {"mode": mode, "sample_ms": 1.0}
     training = {"batch_size": 30, **FULL}
     assert 2 in idle(tried(time=time, training=training))
@@ -161,7 +161,7 @@ def test_a_round_of_few_operations_is_noted_on_ranks(
     assert count_notes(ranks, training={"epochs": 2}) == expected
 
 
-def test_models_of_other_layers_are_not_judged():
+def test_models_of_other_layers_have_no_note():
     model = {"name": "tiny:normalised", "hidden": 6}
     assert count_notes(3, training={"batch_size": 100}, model=model) == 0
 

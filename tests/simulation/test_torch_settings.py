@@ -44,7 +44,7 @@ def set_back():
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_changed_settings_of_torch_change_no_bit_and_come_back(
+def test_changed_torch_settings_are_restored_and_change_no_bit(
     tmp_path, undisturbed, change
 ):
     CHANGES[change]()

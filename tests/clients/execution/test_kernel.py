@@ -234,7 +234,7 @@ def test_operators_that_fail_under_vmap_are_batching_limits(name):
         torch.OutOfMemoryError("vmap: out of memory"),
     ],
 )
-def test_any_other_error_is_none(error):
+def test_other_errors_are_no_batching_limits(error):
     assert not is_batching_limit(error)
 
 

@@ -279,7 +279,7 @@ def one_thread():
     torch.set_num_threads(before)
 
 
-def test_every_layer_of_torch_is_known_here():
+def test_every_layer_of_torch_is_listed_for_comparison():
     layers = {
         name
         for name, kind in vars(nn).items()
@@ -303,7 +303,7 @@ def test_lane_bits_do_not_depend_on_other_lanes_in_any_layer(name):
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
 @pytest.mark.parametrize("change", [lambda module: module, mixed.mix])
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_functions_of_known_operators_run_side_by_side(name, change):
+def test_functions_of_known_operators_run_in_lanes(name, change):
     kernel = BatchedKernel(change(Through(FUNCTIONS[name])), LANES, keeps_bits=False)
     assert not depends_on_lanes(kernel) and not kernel.dependent
 
@@ -318,7 +318,7 @@ def test_functions_of_known_operators_run_side_by_side(name, change):
         "TransformerEncoderLayer",
     ],
 )
-def test_layers_that_come_in_the_place_of_torchs_run_side_by_side(name):
+def test_replacements_of_torchs_layers_run_in_lanes(name):
     module = replace_layers(Around(name))
     kernel = BatchedKernel(module, LANES)
     assert not depends_on_lanes(kernel) and not kernel.dependent
@@ -329,7 +329,7 @@ LAYERS_OF_LIST = "ReLU6 LeakyReLU LayerNorm GroupNorm Embedding BatchNorm1d"
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
-def test_every_operator_that_runs_side_by_side_is_compared_here():
+def test_every_independent_operator_is_compared():
     seen = Seen()
     for module in [
         *map(Through, FUNCTIONS.values()),
@@ -421,7 +421,7 @@ def test_the_embedding_of_padding_stays_as_it_is_in_every_lane(
     assert not moved[:, 0].any() and moved[:, 1:].any(dim=1).all()
 
 
-def test_a_number_of_lanes_is_obeyed(make_fleet, rows_of):
+def test_a_given_number_of_lanes_is_used(make_fleet, rows_of):
     calls = []
 
     class Counting(nn.Sequential):
@@ -441,7 +441,7 @@ def test_a_number_of_lanes_is_obeyed(make_fleet, rows_of):
     assert made == [2 + 2, 2 + 2 * LANES]
 
 
-def test_operators_are_looked_at_once_for_the_shapes_of_a_lane():
+def test_operators_are_checked_once_for_the_shapes_of_a_lane():
     """The check does not depend on the number of lanes; with other shapes a function
     may call other operators.
     """

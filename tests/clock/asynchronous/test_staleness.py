@@ -48,7 +48,7 @@ def test_staleness_weights_are_integers_with_exact_products():
     assert staleness(a=1000.0).count_units(9) == 1  # never 0
 
 
-def test_how_far_a_step_goes():
+def test_the_rate_of_a_step():
     """The mean of 1 and ½, times the server's rate or FedAsync's α."""
     assert staleness().compute_rate([0, 0]) == 1
     assert staleness(server_lr=0.5).compute_rate([0, 3]) == 0.375

@@ -34,7 +34,7 @@ def fail_together(monkeypatch, *errors):
     monkeypatch.setattr(trial, "train_small", made)
 
 
-def test_it_is_possible_for_fedavg(prepared):
+def test_fedavg_can_mix_start_models(prepared):
     assert trial.can_mix(prepared)
 
 
