@@ -33,21 +33,21 @@ def test_examples_are_valid(path):
     assert profile.load(str(path)).ranks > 1
 
 
-def test_the_users_own_comes_first(write):
+def test_a_users_profile_takes_precedence(write):
     write("slurm/profiles/mine.toml", "nodes = 1")
     write("config/hpcfl/profiles/mine.toml", "nodes = 5\nranks_per_node = 3")
     assert profile.load("mine").ranks == 15
     assert profile.load("slurm/profiles/mine.toml").nodes == 1
 
 
-def test_unknown_name_is_answered_with_the_known(write):
+def test_an_unknown_profile_is_refused_with_the_known_ones(write):
     write("slurm/profiles/gpu.toml", "")
     with expect_refusal(r"--profile gpuu: .*'gpu'"):
         profile.load("gpuu")
 
 
 @pytest.mark.parametrize("name", ["cpu", "cpu.toml"])
-def test_a_missing_profile_is_answered_with_the_command_that_writes_one(write, name):
+def test_a_missing_profile_is_refused_with_the_command_for_one(write, name):
     with expect_refusal("hpcfl new profile cpu "):
         profile.load(name)
 
@@ -61,7 +61,7 @@ def test_the_command_that_writes_a_profile_accepts_its_name(write, name):
     assert write_new("profile", written)[0] == f"wrote {file}"
 
 
-def test_unknown_key_is_answered_with_the_valid_ones(write):
+def test_an_unknown_key_is_refused_with_the_valid_ones(write):
     write("p.toml", "node = 3")
     with expect_refusal(r"p\.toml: .*'node'; .*'nodes'.* partition"):
         profile.load("p.toml")
@@ -87,7 +87,7 @@ def test_unknown_key_is_answered_with_the_valid_ones(write):
         ("nodes = ", "p.toml: "),
     ],
 )
-def test_bad_values_get_one_line(write, text, complaint):
+def test_invalid_values_are_refused(write, text, complaint):
     write("p.toml", text)
     with expect_refusal() as caught:
         profile.load("p.toml")

@@ -35,7 +35,7 @@ def test_job_on_two_nodes_gives_the_digest_of_one_process(cluster, undisturbed):
     )
 
 
-def test_the_readme_word_for_word(cluster):
+def test_all_commands_of_the_readme_run(cluster):
     """All commands of the README with a running test cluster, in a folder with only
     ``slurm/``.
     """

@@ -217,7 +217,7 @@ def test_a_single_run_and_a_folder_without_any(sweep, tmp_path):
         status.list_statuses(tmp_path / "nowhere")
 
 
-def test_of_very_many_cells_the_first_are_shown(sweep, monkeypatch, printed):
+def test_only_the_first_of_many_cells_are_shown(sweep, monkeypatch, printed):
     monkeypatch.setattr(status, "MOST_ROWS", 1)
     status.show(sweep, watch=False)
     shown = printed()
@@ -244,7 +244,7 @@ def test_watching_while_a_job_runs(sweep, queue, monkeypatch, printed):
 
 
 @pytest.mark.slow
-def test_cells_of_a_sweep_go_on_after_a_failure(tmp_path, printed):
+def test_a_sweep_continues_after_a_failed_cell(tmp_path, printed):
     """The third cell runs although the second diverges. The next command repeats only
     the second.
     """

@@ -103,7 +103,7 @@ def checkpoint(folder: Path, round: int, inside: str = ""):
     path.touch()
 
 
-def test_it_needs_no_torch():
+def test_the_supervisor_does_not_import_torch():
     """One process on the first node of every job supervises the computing processes."""
     code = "import sys, hpcfl.cluster.supervisor; print('torch' in sys.modules)"
     printed = subprocess.check_output([sys.executable, "-c", code], text=True)
@@ -116,7 +116,7 @@ def test_a_complete_run_is_left_alone(tmp_path, slurm):
     assert calls(tmp_path) == []
 
 
-def test_ranks_that_stop_by_themselves_are_requeued(tmp_path, slurm):
+def test_a_job_is_requeued_if_its_ranks_stop(tmp_path, slurm):
     """Slurm signalled them directly."""
     slurm(scontrol=REQUEUES)
     assert supervise(tmp_path, "exit 75")[0] == REQUEUED
@@ -161,7 +161,7 @@ def test_without_scontrol_another_job_follows(tmp_path, slurm):
     assert noted(tmp_path)["followers"] == {"7": "8"}
 
 
-def test_the_job_that_follows_a_task_of_an_array_is_none(tmp_path, slurm, monkeypatch):
+def test_the_job_after_an_array_task_is_no_array_task(tmp_path, slurm, monkeypatch):
     monkeypatch.setenv("SLURM_ARRAY_JOB_ID", "5")
     monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "1")
     monkeypatch.setenv("SLURM_RESTART_COUNT", "2")
@@ -219,7 +219,7 @@ def test_the_first_error_of_a_rank_in_this_job_is_noted(tmp_path, slurm):
         assert ended == 1 and output.count("a bug") == 3 * bool(why)
 
 
-def test_a_missing_launcher_is_one_line(tmp_path, slurm):
+def test_a_missing_launcher_is_reported_in_one_line(tmp_path, slurm):
     why = "nothing: No such file or directory"
     assert supervise(tmp_path, "", launcher="nothing") == (1, f"hpcfl: {why}\n")
     assert noted(tmp_path)["failure"] == why

@@ -89,7 +89,7 @@ def test_clients_without_a_step_are_noted(check, name):
     assert "of 4 clients " in " ".join(printed.split())
 
 
-def test_of_many_cells_a_few_are_named():
+def test_only_a_few_of_many_cells_are_listed():
     names = [f"cell {number}" for number in range(560)]
     line = describe_cells(names)
     assert "560 valid cells" in line and line.endswith("cell 2 and 557 more")

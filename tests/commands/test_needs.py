@@ -63,7 +63,7 @@ def test_memory_needs_of_a_single_process():
     assert job.server == needs.ServerNeeds(FEDAVG_SERVER, files=0, state=2600)
 
 
-def test_the_server_holds_rows_where_rows_travel():
+def test_the_servers_memory_includes_rows_of_clients():
     assert compute("fedamp").memory == FEDAMP_SERVER
 
 

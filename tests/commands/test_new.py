@@ -57,6 +57,6 @@ def test_no_file_is_overwritten(hpcfl, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["my-method", "../mine", "1st", "", "json"])
-def test_a_name_is_an_identifier_and_hides_no_module(hpcfl, name):
+def test_names_that_are_no_identifiers_or_shadow_modules_are_refused(hpcfl, name):
     code, _, error = hpcfl("new", "method", name)
     assert code == 2 and f"new method {name}: " in error

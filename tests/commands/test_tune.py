@@ -100,7 +100,7 @@ def again(fedavg_tuned, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("path", ["chosen", "untuned", "final/fedavg,tuned,seed=0"])
-def test_a_tuning_goes_on_where_files_of_it_are_gone(again, tmp_path, path):
+def test_a_tuning_continues_after_its_files_were_deleted(again, tmp_path, path):
     table = (tmp_path / "runs" / "t" / "tuned.csv").read_text()
     assert again(path) == 0
     assert (tmp_path / "runs" / "t" / "tuned.csv").read_text() == table
@@ -301,7 +301,7 @@ def test_a_configuration_that_diverges_is_never_chosen(tuned, printed_errors):
     assert " --out" in printed_errors()
 
 
-def test_where_everything_diverges_nothing_is_chosen(tuned):
+def test_nothing_is_chosen_if_all_trials_diverge(tuned):
     folder = tuned(["fedavg"], search='{ "training.lr" = [1e38] }')
     row = rows(folder)["fedavg"]
     assert (row["rounds"], row["validation"], row["test"]) == ("", "", "")
@@ -327,7 +327,7 @@ def test_a_run_or_a_sweep_is_no_place_for_a_tuning(tuned, tmp_path, printed_erro
     assert list(folder.iterdir()) == []
 
 
-def test_jobs_of_their_own_come_to_the_same(fedavg_tuned, tuned, tmp_path, printed):
+def test_separate_jobs_give_the_same_result(fedavg_tuned, tuned, tmp_path, printed):
     """Each part runs separately, in any order within a rung, as jobs of an array do;
     other commands know the folder's runs.
     """
@@ -473,7 +473,9 @@ def test_repeated_searches_from_start_to_end(repeated, monkeypatch, printed):
     assert line["searches"] == "2" and float(line["half"]) > 0
 
 
-def test_repeated_searches_go_on_where_files_are_gone(repeated, tmp_path, monkeypatch):
+def test_repeated_searches_continue_after_files_were_deleted(
+    repeated, tmp_path, monkeypatch
+):
     """This also holds if the result of a rung is missing and its part exists. Separate
     jobs give the same result.
     """

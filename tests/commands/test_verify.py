@@ -39,7 +39,7 @@ def ask(path, names=(), own=OWN):
 
 
 @pytest.mark.slow
-def test_a_run_that_is_played_again_is_the_same(played, here, printed):
+def test_an_equal_repetition_is_reported_as_equal(played, here, printed):
     out = here / "x.tar.xz"
     packed.write([played], out)
     ask(out)
@@ -92,7 +92,7 @@ def changed(run, header=(), **values):
     return replace(run, results=results)
 
 
-def test_another_final_state_or_number_is_seen(played):
+def test_a_different_final_state_or_number_is_reported(played):
     inputs = {"data.dataset = 'tiny:blobs'": 1}
     starts = [played.results.header["starts"][0] | {"inputs": inputs}]
     other = changed(played, {"starts": starts})
@@ -176,7 +176,7 @@ def test_the_folder_of_a_killed_one_is_removed(played, here):
     assert list(here.iterdir()) == []
 
 
-def test_a_working_folder_that_cannot_be_written_is_one_line(played, monkeypatch):
+def test_an_unwritable_working_folder_is_refused(played, monkeypatch):
     monkeypatch.chdir("/proc")
     with expect_refusal("No such file or directory"):
         ask(played.folder)

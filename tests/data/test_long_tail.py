@@ -60,7 +60,7 @@ def test_an_official_test_split_that_is_not_merged_is_unused():
     assert f"{len(chosen)} of 1,000 samples" in note and "class distribution" in note
 
 
-def test_which_class_is_the_most_frequent_can_be_drawn():
+def test_the_order_of_class_sizes_can_be_random():
     toy = dataset(100, 10)
     sizes = np.bincount(toy.y[select(toy, 10, order="random")[0]])
     assert sizes.tolist() != sorted(sizes, reverse=True)
@@ -89,7 +89,7 @@ def test_a_partition_file_takes_precedence_with_a_note(tmp_path):
     assert "data.imbalance = 10: " in note and f"partition.file = '{path}'" in note
 
 
-def test_natural_clients_have_samples_of_their_own():
+def test_imbalance_is_refused_for_natural_clients():
     table = {
         "data": {"imbalance": 10.0},
         "partition": {"scheme": "by-client"},

@@ -55,7 +55,7 @@ def same_lists(one, other):
 
 
 @pytest.mark.parametrize("scheme", ["iid", "dirichlet", "pathological"])
-def test_ownership_does_not_know_of_shifts(scheme):
+def test_the_assignment_of_samples_does_not_depend_on_shifts(scheme):
     partitions = [
         prepared(*shifts, partition={"scheme": scheme, "clients": 4}).data.split
         for shifts in ([], [ROTATED, SWAPPED])
@@ -248,7 +248,7 @@ def test_a_cluster_found_for_each_group_has_index_one(federate):
         ("shift.1.kind=labels", "shift.1.kind: there is no table '1', only 1 from 0"),
     ],
 )  # fmt: skip
-def test_a_wrong_shift_is_one_line(override, words, tmp_path):
+def test_an_invalid_shift_is_refused_in_one_line(override, words, tmp_path):
     file = tmp_path / "experiment.toml"
     file.write_text('[method]\nname = "fedavg"\n[[shift]]\nkind = "rotation"\n')
     with expect_refusal() as error:

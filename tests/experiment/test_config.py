@@ -123,7 +123,7 @@ def run(hpcfl, tmp_path):
 
 
 @pytest.mark.parametrize("override", WRONG)
-def test_bad_input_is_one_line_and_leaves_nothing(run, override):
+def test_bad_input_gives_one_line_and_writes_no_file(run, override):
     code, output, left = run("--set", override)
     assert code == 2
     assert output.startswith("hpcfl: ") and output.count("\n") == 1
@@ -180,7 +180,7 @@ def test_all_mistakes_are_reported_at_once_on_separate_lines(run):
 
 
 @pytest.mark.slow
-def test_a_folder_that_is_taken_hides_no_mistake(run, tmp_path):
+def test_mistakes_are_reported_together_with_an_occupied_folder(run, tmp_path):
     """The folder belongs to another seed; too few samples for the clients are found
     only when the data are read.
     """
@@ -216,7 +216,7 @@ NESTED = "tables and lists may be nested at most 10 deep"
         ("bad.json", b'{"seed": 0, "seed": 1}', "not valid JSON ('seed' occurs twice"),
     ],
 )
-def test_a_file_that_is_no_experiment_is_one_line(
+def test_an_invalid_experiment_is_refused_in_one_line(
     run, tmp_path, file, content, message
 ):
     if content is not None:
@@ -229,7 +229,7 @@ def test_a_file_that_is_no_experiment_is_one_line(
 
 
 @pytest.mark.parametrize("plant", [os.mkdir, os.mkfifo])
-def test_an_experiment_that_is_no_file_is_one_line(run, tmp_path, plant):
+def test_an_experiment_that_is_no_file_is_refused(run, tmp_path, plant):
     plant(tmp_path / "bad.toml")
     code, output, _ = run(file="bad.toml")
     assert code == 2 and output.startswith("hpcfl: bad.toml: ")

@@ -99,7 +99,7 @@ def change(key, value, place="row"):
         ([], "runtime.lane_table = .*: .*"),
     ],
 )
-def test_a_wrong_table_is_one_line(given, words, tmp_path):
+def test_an_invalid_table_is_refused_in_one_line(given, words, tmp_path):
     file = tmp_path / "lanes.json"
     file.write_text(json.dumps(given))
     for source in (given, str(file)):
@@ -110,7 +110,7 @@ def test_a_wrong_table_is_one_line(given, words, tmp_path):
 
 
 @pytest.mark.parametrize("text", [None, "{", '{"format": 1, "format": 1}'])
-def test_a_file_that_cannot_be_read_is_one_line(text, tmp_path):
+def test_an_unreadable_file_is_refused_in_one_line(text, tmp_path):
     file = tmp_path / "lanes.json"
     if text is not None:
         file.write_text(text)

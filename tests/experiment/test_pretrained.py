@@ -134,7 +134,7 @@ def test_the_experiment_may_repeat_a_key_and_choose_the_dropout(folder):
         "no object",
     ],
 )
-def test_a_contradiction_is_one_line(folder, content, keys, words):
+def test_a_contradiction_is_refused_in_one_line(folder, content, keys, words):
     with expect_refusal() as refused:
         parse(folder(content), **keys)
     (line,) = refused.value.args

@@ -17,7 +17,7 @@ def test_without_a_sweep_one_cell_with_the_experiments_name():
     assert {name: cell.name for name, cell in cells.items()} == {"mine": "mine"}
 
 
-def test_a_file_of_a_search_is_played_by_another_command():
+def test_a_file_with_a_search_is_refused_by_run():
     table = {"tune": {"methods": ["fedavg"]}, "sweep": {"seed": [0, 1]}}
     words = r"^f\.toml: .* hpcfl tune f\.toml\b"
     with expect_refusal(words):

@@ -28,7 +28,7 @@ class Table(Section):
         ({"count": 10**9}, "x.count = 1000000000: "),
     ],
 )
-def test_a_mistake_is_one_line_with_key_value_and_allowed_values(given, line):
+def test_an_error_names_key_value_and_allowed_values(given, line):
     with pytest.raises(ValidationError) as error:
         Table(**{"needed": True, **given} if given else {})
     (explanation,) = wrong_values.explain(error.value, "x", lambda: Table.model_fields)

@@ -111,7 +111,7 @@ def test_lists_in_a_file(tmp_path, suffix):
         ),
     ],
 )  # fmt: skip
-def test_lists_that_are_none_are_refused(tmp_path, content, words):
+def test_invalid_lists_are_refused(tmp_path, content, words):
     path = write(tmp_path / "lists.json", content)
     with expect_refusal() as caught:
         split(lists=path)

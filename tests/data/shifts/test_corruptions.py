@@ -22,7 +22,7 @@ def test_the_larger_side_chooses_the_constants():
         assert found == columns[place][1]
 
 
-def test_colours_come_back():
+def test_conversion_to_hsv_is_inverted():
     x = np.random.default_rng(0).random((2, 3, 4, 5)).astype(np.float32)
     hsv = corruptions.to_hsv(x)
     assert hsv.shape == (2, 4, 5, 3)

@@ -164,7 +164,7 @@ def test_images_of_two_forms_are_converted_or_refused(tmp_path):
 
 
 @pytest.mark.parametrize("size", [0, 4097, [4, 5, 6], [0, 4], "4"])
-def test_a_size_that_is_none_is_refused(size):
+def test_an_invalid_size_is_refused(size):
     data = {"dataset": "image-folder", "file": "photos", "size": size}
     with pytest.raises(UserError, match=r"data\.size = "):
         config.parse({"method": {"name": "fedavg"}, "data": data})

@@ -137,7 +137,7 @@ def test_celeba_as_leaf_exports_it(tmp_path):
         ("text.jpg", "text.jpg: "),
     ],
 )
-def test_images_of_celeba_that_are_none_are_refused(tmp_path, name, expected):
+def test_invalid_images_of_celeba_are_refused(tmp_path, name, expected):
     images = portraits(tmp_path / "images")
     (images / "text.jpg").write_text("text")
     root = as_leaf(tmp_path / "celeba", train=[{"7": ([name], [1])}])
@@ -174,7 +174,7 @@ def test_other_numbers_are_taken_as_they_are(tmp_path):
         ({"a": ([[1.0]], [0]), "b": ([[1.0, 2.0]], [0])}, "'b' has samples float32 [2]"),
     ],
 )  # fmt: skip
-def test_files_that_are_none_of_leafs_are_refused(tmp_path, users, expected):
+def test_files_in_another_format_are_refused(tmp_path, users, expected):
     line = refusal("leaf", as_leaf(tmp_path / "leaf", train=[users]))
     assert expected in line and "all_data_0.json" in line
 

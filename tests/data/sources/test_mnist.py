@@ -114,7 +114,7 @@ def test_download_replaces_missing_or_damaged_files(tmp_path, archive, monkeypat
         datasets.download("mnist", tmp_path)
 
 
-def test_no_network_is_one_line(tmp_path, archive, monkeypatch):
+def test_a_failed_download_is_reported_in_one_line(tmp_path, archive, monkeypatch):
     error = RuntimeError("Error downloading:\nTried a mirror\n")
     monkeypatch.setattr(FakeArchive, "error", error)
     expected = (

@@ -86,7 +86,7 @@ def test_numbers_that_float32_cannot_distinguish_are_refused(path):
     assert "column 0 of x has 12 " in line
 
 
-def test_files_that_are_none_are_refused(path):
+def test_invalid_files_are_refused(path):
     os.mkfifo(path)
     assert str(path) in refusal("npz", path)
     path.unlink()
@@ -205,7 +205,7 @@ def test_folders_with_training_and_test_samples(tmp_path):
         ({"a": {"data": ([1.0], [-1])}}, "clients: y "),
     ],
 )  # fmt: skip
-def test_folders_that_are_none_are_refused(tmp_path, clients, expected):
+def test_invalid_folders_are_refused(tmp_path, clients, expected):
     assert expected in refusal(
         "npz-folders", save_clients(tmp_path / "clients", **clients)
     )

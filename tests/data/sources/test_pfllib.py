@@ -76,7 +76,7 @@ def make_alike(tmp_path, clients, **keys):
         pickle_from("numpy._core.multiarray"),
     ],
 )
-def test_pfllibs_split_is_taken_as_it_is(tmp_path, write):
+def test_pfllibs_split_is_used_unchanged(tmp_path, write):
     """With twelve clients the order by name, 10 before 2, differs."""
     train = [(X + client, Y) for client in range(12)]
     test = [(X[:1] - client, Y[:1]) for client in range(12)]

@@ -13,7 +13,7 @@ from hpcfl.data.sources import pickled
     "value", [np.arange(3), [1, "a", 0.5], {"x": np.float64(2)}, np.array([{}], object)]
 )
 @pytest.mark.parametrize("protocol", [3, 4])
-def test_values_come_back(value, protocol):
+def test_values_are_read_unchanged(value, protocol):
     assert repr(pickled.unpickle(pickle.dumps(value, protocol))) == repr(value)
 
 

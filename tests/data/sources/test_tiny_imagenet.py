@@ -111,7 +111,7 @@ def test_images_that_cannot_be_decoded_leave_no_file(tiny_images):
     assert sorted(tiny_images.iterdir()) == before
 
 
-def test_an_image_that_is_none_is_named(tiny_images):
+def test_an_invalid_image_is_refused_with_its_name(tiny_images):
     path = tiny_images / "train" / "n01" / "images" / "n01_0.JPEG"
     whole = path.read_bytes()
     root = tiny_images.parent
