@@ -125,14 +125,14 @@ def test_without_progress_nothing_appears(played):
         (STOPPED, "Interrupted: stopped after round "),
     ],
 )
-def test_an_expected_error_is_one_line(played, source, line):
+def test_an_expected_error_is_shown_in_one_line(played, source, line):
     (shown,) = (one for one in played[1][source] if one.output_type == "error")
     (message,) = shown.traceback
     assert message.startswith(line)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_they_are_stored_as_they_were_written(name):
+def test_notebooks_are_stored_without_outputs(name):
     """Without outputs, which would be another processor's numbers, and pictures in
     every change.
     """

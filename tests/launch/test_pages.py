@@ -133,7 +133,7 @@ def test_the_reference_names_all_that_hooks_are_given(given, kind):
     assert not public - named
 
 
-def test_the_reference_has_the_hooks_as_they_are_called():
+def test_the_reference_lists_hooks_with_their_arguments():
     """The arguments without a default are compared, and the arguments that a derived
     method passes on.
     """

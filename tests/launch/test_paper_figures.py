@@ -53,7 +53,7 @@ def test_norms_of_output_layers(played):
     assert len(output_norms.draw([run], Sheet(7)).axes) == 3
 
 
-def test_where_all_start_from_one_model_the_trained_ones_are_shown_too(played):
+def test_a_common_start_model_adds_panels_of_trained_models(played):
     panels = output_norms.compute_panels(played("fedavg"), whole=True)
     assert list(panels) == ["", ", after training", ": change by training"]
     np.testing.assert_allclose(
@@ -121,7 +121,7 @@ def test_distances_of_pairs_by_the_sign_of_their_force(played):
 HISTORY = {"every": 1, "keep": 9}
 
 
-def test_losses_while_weights_are_learned_go_on_for_six_epochs(played):
+def test_collected_losses_of_weight_learning_have_six_epochs(played):
     """FedALA trains the weights for seven epochs in round 2, the maximum, and for one
     in round 3, which the test continues.
     """

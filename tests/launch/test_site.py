@@ -55,7 +55,7 @@ def build(zygote, call):
 
 
 @pytest.mark.slow
-def test_a_link_that_leads_nowhere_is_an_error(zygote, tmp_path):
+def test_a_dead_link_is_an_error(zygote, tmp_path):
     text = "# Pages\n\n[Here](index.md)\n\n[There](gone.md)\n"
     (tmp_path / "index.md").write_text(text)
     code, output = build(zygote, f"make('{tmp_path}', '{tmp_path}/site')")
@@ -71,7 +71,7 @@ def site(zygote, tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_each_method_has_a_page_of_its_own(site):
+def test_each_method_has_a_separate_page(site):
     listed = (site / "hpcfl" / "methods" / "README.html").read_text()
     for name in plugins.list_names("hpcfl.methods"):
         assert f'href="../../methods/{name}.html"' in listed
@@ -115,7 +115,7 @@ def test_no_page_fetches_anything_from_elsewhere(site):
 
 
 @pytest.mark.slow
-def test_on_a_phone_no_page_is_wider_than_the_screen(site, tmp_path):
+def test_no_page_is_wider_than_a_phones_screen(site, tmp_path):
     if browser.path() is None:
         pytest.skip("no browser is installed; apt-get install chromium")
     with browser.page(tmp_path) as shown:

@@ -22,7 +22,7 @@ def watch(run, round, client, **how):
     return seen, fleet
 
 
-def test_it_ends_where_the_round_did_and_sees_every_mini_batch(played):
+def test_recorded_steps_end_with_the_trained_model(played):
     run = played(
         {"name": "cwfedavg", "wdr": 3.0}, training={"momentum": 0.5, "clip": 1.0}
     )

@@ -60,12 +60,12 @@ def test_a_finished_copy_replaces_an_unfinished_one():
         assert found.notes[0].endswith("it is the same run as later")
 
 
-def test_a_key_that_is_none_and_one_that_is_not_there_are_the_same_run():
+def test_a_null_key_equals_a_missing_key():
     found = arrange([ended(run(), "a"), ended(run(layers=None), "a")])
     assert len(found.runs) == 1 and len(found.notes) == 1
 
 
-def test_rows_are_called_by_the_key_by_which_most_entries_differ():
+def test_rows_are_labelled_by_the_key_with_most_differences():
     """The first method's runs differ in two keys, the second's in one of these."""
     runs = [
         run("a", mu=0.1, alpha=1),
@@ -101,7 +101,7 @@ def test_two_unexplained_ends_count_once_with_a_note():
         ("aggregation", [{"rule": "mean"}, {"rule": "krum", "f": 4}], ["mean", "krum"]),
     ],
 )
-def test_rows_are_called_by_a_files_name_or_a_rule(section, keys, names):
+def test_rows_are_labelled_by_file_name_or_rule(section, keys, names):
     runs = [ended(run(), digest) for digest in "ab"]
     for one, given in zip(runs, keys, strict=True):
         one.config[section] = one.config.get(section, {}) | given

@@ -76,7 +76,7 @@ def test_pdf_and_svg_are_written_with_fonts_that_can_be_edited(
         ),
     ],
 )
-def test_a_bad_request_is_one_line(
+def test_an_invalid_request_is_refused_in_one_line(
     make_run, tmp_path, monkeypatch, printed_errors, asked, expected
 ):
     make_run()
@@ -101,7 +101,7 @@ def test_settings_of_matplotlib_are_those_of_the_house(make_run, tmp_path):
     assert files[0].read_bytes() == files[1].read_bytes()
 
 
-def test_a_kind_of_ones_own(make_run, tmp_path, monkeypatch, printed):
+def test_a_users_kind_of_figure_is_drawn(make_run, tmp_path, monkeypatch, printed):
     """It receives the runs, the paper and the options that it names."""
     (tmp_path / "own_kind.py").write_text(
         "def last(runs, sheet, *, metric='mean'):\n"
@@ -126,7 +126,7 @@ def test_a_kind_of_ones_own(make_run, tmp_path, monkeypatch, printed):
         ("bad = 3\n", None),
     ],
 )
-def test_a_mistake_in_a_kind_of_ones_own_is_one_line(
+def test_a_mistake_in_a_users_kind_names_its_line(
     make_run, tmp_path, monkeypatch, printed_errors, code, line
 ):
     (tmp_path / "bad_kind.py").write_text(code)

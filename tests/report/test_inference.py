@@ -29,7 +29,7 @@ def test_one_partition_has_no_interval():
     assert not found.is_within(100)
 
 
-def test_where_nothing_varies_nothing_is_estimated():
+def test_partitions_without_variance_have_an_interval_of_zero():
     same = estimate_interval([np.zeros(3), np.zeros(3)])
     assert (same.mean, same.half, same.p) == (0, 0, 1) and same.is_within(0.1)
     apart = estimate_interval([np.ones(3), np.ones(3)])

@@ -108,7 +108,7 @@ def shown_of(tmp_path, monkeypatch, printed):
     return show
 
 
-def test_a_method_of_ones_own(shown_of):
+def test_a_users_method_is_listed(shown_of):
     show = shown_of("Pulled")
     assert (
         show[0] == "listed_method:Pulled (Nobody, 2020): FedProx with a key of its own."
@@ -123,7 +123,7 @@ def test_a_key_without_a_default_has_a_dash(shown_of):
     assert "strength – number" in show
 
 
-def test_a_class_that_ones_own_module_lacks(shown_of):
+def test_a_missing_class_of_a_users_module_is_refused(shown_of):
     with expect_refusal(r"'listed_method' .*'Pull'; .*'Pulled'"):
         shown_of("Pull")
 
@@ -137,7 +137,7 @@ def test_a_class_that_ones_own_module_lacks(shown_of):
         ("datasets", "tiny:blobs", "files: built in"),
     ],
 )
-def test_others_of_ones_own(printed, kind, name, expected):
+def test_other_plugins_of_users_are_listed(printed, kind, name, expected):
     listing.show(kind, name)
     show = " ".join(printed().split())
     assert show.startswith(name) and expected in show

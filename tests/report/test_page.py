@@ -146,7 +146,7 @@ def test_the_title_of_a_search_is_its_name_and_shorter_curves_have_a_reason(tmp_
 
 
 @pytest.mark.slow
-def test_each_data_set_has_rows_of_its_own(tmp_path):
+def test_each_data_set_has_separate_rows(tmp_path):
     for number, data in enumerate(({}, {"dataset": "digits", "samples": 500})):
         for method in ("fedavg", "ditto"):
             folder = tmp_path / "sweep" / f"{method}{number}"
@@ -163,7 +163,7 @@ def test_the_same_runs_make_the_same_page_and_a_run_counts_once(sweep, html):
     assert written(sweep) == html
 
 
-def test_it_needs_no_network_and_no_script(html):
+def test_the_page_needs_no_network_and_no_script(html):
     assert not re.search(r"src\s*=\s*\"(?!data:)|href|url\(|@import|https?:", html)
     assert "default-src 'none'" in html and "<script" not in html
 
@@ -243,7 +243,7 @@ def test_no_text_names_a_folder_of_the_machine(tmp_path, monkeypatch):
         ("https://example.org/a/b", "https://example.org/a/b"),
     ],
 )
-def test_of_a_path_the_last_name_is_left(text, expected):
+def test_paths_are_shortened_to_their_last_name(text, expected):
     assert page.hide_folders(text) == expected
 
 
@@ -265,7 +265,7 @@ def test_the_command_writes_the_page_and_prints_its_path(sweep, tmp_path):
         ("sweep", "missing/x.html", " --out$"),
     ],
 )
-def test_mistakes_are_one_line(sweep, monkeypatch, folder, out, complaint):
+def test_mistakes_are_refused_in_one_line(sweep, monkeypatch, folder, out, complaint):
     monkeypatch.chdir(sweep.parent)
     with expect_refusal(complaint):
         page.write([Path(folder)], Path(out))
@@ -304,9 +304,7 @@ def browser_page(tmp_path_factory):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [390, 1280])
-def test_in_a_browser_it_is_quiet_and_as_wide_as_the_window(
-    browser_page, everything, width
-):
+def test_the_page_fits_the_window_without_errors(browser_page, everything, width):
     browser_page.complaints.clear()
     browser_page.requests.clear()
     browser_page.open(everything, width)

@@ -95,7 +95,7 @@ def made(tmp_path, monkeypatch):
     return tmp_path / f"made{SUFFIX}"
 
 
-def test_the_cheapest_cell_is_played(made, tmp_path, need_data, printed):
+def test_the_cheapest_cell_is_repeated(made, tmp_path, need_data, printed):
     place = tmp_path / "cheapest"
     check(made.parent, place, need_data, printed)
     assert loading.load_run(place).config["rounds"] == 2
@@ -103,7 +103,7 @@ def test_the_cheapest_cell_is_played(made, tmp_path, need_data, printed):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
-def test_the_cheapest_cell_of_published_tables_is_played_again(
+def test_the_cheapest_cell_of_published_tables_is_repeated(
     folder, monkeypatch, tmp_path, need_data, printed
 ):
     monkeypatch.chdir(tmp_path)

@@ -14,7 +14,7 @@ def test_the_title_names_the_drawn_partition_of_several(made_runs):
     assert title == f"{whole}, seed=0, one of 2 partitions"
 
 
-def test_of_very_many_clients_the_first_are_drawn(made_runs, monkeypatch):
+def test_only_the_first_of_many_clients_are_drawn(made_runs, monkeypatch):
     monkeypatch.setattr(partition, "MOST", 2)
     [place] = partition.plugin(made_runs(fedavg=[0.0]), Sheet(7)).axes
     assert len(place.collections[0].get_offsets()) == 4  # two classes of two clients

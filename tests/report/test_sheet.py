@@ -26,7 +26,7 @@ def test_the_first_eight_methods_have_the_colours_of_okabe_and_ito():
     assert more["method 8"].color not in OKABE_ITO
 
 
-def test_all_built_in_methods_have_colours_and_pairs_of_their_own():
+def test_built_in_methods_differ_in_colour_and_line_style():
     chosen = alone(EVERYONE).values()
     assert len({colors.to_hex(look.color) for look in chosen}) == len(EVERYONE)
     assert len({(look.linestyle, look.marker) for look in chosen}) == len(EVERYONE)

@@ -94,7 +94,7 @@ def test_an_unfinished_run_shows_its_progress(make_run, printed):
     assert "3 of 9" in " ".join(printed().split())
 
 
-def test_a_run_without_results_is_a_line_of_dashes(make_run, printed):
+def test_a_run_without_results_has_dashes(make_run, printed):
     folder = make_run()
     (folder / "metrics.h5").unlink()
     tables.show(folder)

@@ -62,7 +62,7 @@ def test_unknown_metric_names_are_not_resolved(wanted):
     assert resolve(wanted, BUILT_IN) is None
 
 
-def test_how_numbers_are_shown_and_which_are_better():
+def test_format_and_direction_of_metrics():
     accuracy, loss = resolve("mean", BUILT_IN), resolve("loss", BUILT_IN)
     assert accuracy.format(0.98765) == "98.77" and loss.format(0.98765) == "0.9877"
     assert accuracy.orient(2) > accuracy.orient(1)

@@ -70,7 +70,7 @@ def test_the_metrics_file_contains_the_score_and_its_description(folder):
 
 
 @pytest.mark.slow
-def test_it_decides_which_round_is_best(folder, unimportable):
+def test_a_users_score_selects_the_best_round(folder, unimportable):
     run = hpcfl.load(folder)
     recorded = run.results.values[f"pre/{NAME}"]
     assert run.summary.best["pre"] == recorded.min()  # lower is better

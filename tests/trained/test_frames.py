@@ -87,6 +87,6 @@ def test_the_tail_is_the_mean_that_counts(make_run):
     assert moved.row()["tail"] == 0.7 != run.row()["tail"]
 
 
-def test_no_run_at_all_is_one_line(tmp_path):
+def test_a_pattern_without_runs_is_refused(tmp_path):
     with expect_refusal(r"nothing\*: "):
         hpcfl.load_all(f"{tmp_path}/nothing*")

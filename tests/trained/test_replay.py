@@ -23,7 +23,7 @@ def test_a_few_clients_at_a_time_give_the_same_models(played, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_state_that_vanishes_between_two_clients_is_one_line(played, monkeypatch):
+def test_a_state_deleted_between_two_clients_is_refused(played, monkeypatch):
     """The run has continued and removed its checkpoint."""
     monkeypatch.setattr(replay, "TOGETHER", 1)
     run = played("fedphp")
@@ -36,7 +36,7 @@ def test_a_state_that_vanishes_between_two_clients_is_one_line(played, monkeypat
 
 
 @pytest.mark.slow
-def test_a_newer_checkpoint_of_another_run_decides_nothing(played):
+def test_a_newer_checkpoint_of_another_run_is_ignored(played):
     run = played("fedavg", rounds=2)
     newest = find_latest(run.folder / "checkpoints")
     theirs = newest.meta | {"run": "another", "frozen": "other"}

@@ -94,7 +94,7 @@ def test_a_model_that_torch_cannot_write_down_is_left_as_tensors(
 
 
 @pytest.mark.slow
-def test_where_one_model_cannot_be_had_nothing_is_written(played, tmp_path):
+def test_an_unavailable_model_prevents_the_whole_export(played, tmp_path):
     run = played("fedavg", participation={"fraction": 0.5})
     out = tmp_path / "new" / "out"
     with expect_refusal(r"client 0 .*'post' of round 3"):

@@ -49,7 +49,7 @@ def test_a_model_is_plain_torch_and_predicts_as_scored(played):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("lanes", [1, 2])
-def test_models_can_be_had_where_nothing_is_to_be_differentiated(played, lanes):
+def test_models_can_be_loaded_without_gradient_mode(played, lanes):
     """``post`` is trained again for it; the module can be trained outside the block."""
     folder = played("fedphp", rounds=2, runtime={"lanes": lanes}).folder
     for block in (torch.no_grad, torch.inference_mode):
@@ -113,7 +113,7 @@ def test_mistakes_in_the_servers_models_have_their_line(played, method, words):
 
 
 @pytest.mark.slow
-def test_class_models_can_be_looked_at(played):
+def test_class_models_can_be_loaded(played):
     run = played({"name": "cwfedavg", "layers": 1})
     rows = compute_class_models(run.models.replay.server(4))
     for label, row in enumerate(rows):

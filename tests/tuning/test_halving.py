@@ -18,7 +18,7 @@ def test_halving_and_its_cost_by_hand():
     assert halving.compute_cost(rungs) == 4
 
 
-def test_at_least_one_goes_on():
+def test_each_rung_has_at_least_one_trial():
     assert [rung.trials for rung in halving.list_rungs(3, 3, 3)] == [3, 1, 1]
 
 
@@ -33,9 +33,7 @@ def test_whole_runs_fit_into_the_cost_of_the_halving():
 
 
 @pytest.mark.parametrize("every, rounds", [(1, 3), (2, 4), (3, 6), (4, 4), (10, 10)])
-def test_a_cost_is_measured_after_rounds_that_may_be_odd_and_over_one_scoring(
-    every, rounds
-):
+def test_the_number_of_measured_rounds_covers_one_scoring(every, rounds):
     assert halving.count_measured_rounds(every) == rounds
 
 

@@ -95,7 +95,7 @@ def test_draws_are_keyed_by_seed_and_trial():
     assert {draw["b"] for draw in drawn} == {1, 2, 3}
 
 
-def test_each_search_has_draws_and_partitions_of_its_own():
+def test_each_search_has_different_draws_and_partitions():
     """Except for its first trial, the first search equals that of a tuning with one
     search.
     """
@@ -247,7 +247,7 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize("of_file, of_section, expected", MISTAKES)
-def test_a_mistake_is_one_line(of_file, of_section, expected):
+def test_an_invalid_file_is_refused(of_file, of_section, expected):
     with expect_refusal(expected):
         plan.read(table(**of_section) | of_file, "t.toml")
 

@@ -37,6 +37,6 @@ NEEDED = {
         ({"searches": 2, "overspend": True}, "overspend = true: .*hard_cap = false"),
     ],
 )
-def test_a_mistake_is_one_line(changed, expected):
+def test_an_invalid_section_is_refused(changed, expected):
     with expect_refusal(rf"^t.toml: .*{expected}"):
         section.parse(NEEDED | changed, "t.toml")
