@@ -186,7 +186,9 @@ def test_a_second_run_in_another_thread_is_refused(tmp_path):
         ({"config": {**TABLE, "data": {5: 1}}}, r"the key 5 in \[data\]"),
     ],
 )
-def test_mistakes_in_python_are_one_line(tmp_path, monkeypatch, arguments, expected):
+def test_mistakes_in_python_are_refused_in_one_line(
+    tmp_path, monkeypatch, arguments, expected
+):
     monkeypatch.chdir(tmp_path)
     with expect_refusal(expected):
         hpcfl.run(**{"config": TABLE, **arguments})

@@ -137,7 +137,7 @@ def test_check_writes_nothing_and_shows_every_rank(call, tmp_path):
         ("hpcfl data download digits --root .", "'digits'"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_code_2(call, tmp_path, line, words):
+def test_bad_input_gives_one_line_and_exit_code_2(call, tmp_path, line, words):
     (tmp_path / "wrong.toml").write_text(
         'method = { name = "fedavg" }\ntraining = { lr = nan }'
     )
@@ -197,7 +197,7 @@ def test_output_that_cannot_be_written_ends_no_run(under_bash, tmp_path, where, 
 
 
 @pytest.mark.mpi
-def test_nor_does_that_of_ranks(call, tmp_path):
+def test_a_full_output_of_ranks_ends_no_run(call, tmp_path):
     (tmp_path / "one.toml").write_text(SINGLE)
     (tmp_path / "full.sh").write_text("exec hpcfl run one.toml --out run > /dev/full")
     done = call("mpiexec -n 3 sh full.sh")
@@ -207,7 +207,7 @@ def test_nor_does_that_of_ranks(call, tmp_path):
 
 
 @pytest.mark.mpi
-def test_a_script_may_go_on_on_one_rank_when_the_others_have_ended(call, tmp_path):
+def test_a_script_may_continue_on_one_rank_alone(call, tmp_path):
     (tmp_path / "one.toml").write_text(SINGLE)
     (tmp_path / "script.py").write_text("""
 import time

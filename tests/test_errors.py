@@ -76,7 +76,7 @@ def test_the_nearest_word_is_suggested(word, allowed, text):
     assert suggest(word, allowed) == text
 
 
-def test_of_many_words_only_the_nearest_are_listed():
+def test_only_the_nearest_of_many_words_are_listed():
     many = [f"key{number}" for number in range(MOST + 1)]
     hint = suggest("keyy7", many)
     assert hint.startswith("; did you mean 'key7'? nearest: key7, ")

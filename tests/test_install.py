@@ -15,7 +15,7 @@ from places import ROOT
 pytestmark = pytest.mark.slow
 
 
-def test_a_folder_that_holds_the_clone_does_not_hide_the_package(tmp_path):
+def test_a_folder_with_the_clone_does_not_shadow_the_package(tmp_path):
     """As in a notebook in the folder of the clone: the current folder is first on
     sys.path.
     """
@@ -26,7 +26,7 @@ def test_a_folder_that_holds_the_clone_does_not_hide_the_package(tmp_path):
     assert finished([sys.executable, "-c", code], tmp_path) == "hpcfl.api\n"
 
 
-def test_a_source_archive_makes_a_wheel_that_runs_in_an_environment_of_its_own(
+def test_a_wheel_of_the_source_archive_runs_when_installed(
     tmp_path,
 ):
     """As on a package index: source archive, a wheel built only from it, and its

@@ -75,5 +75,5 @@ def test_there_are_more_methods_than_stated():
     assert len(catalogue.list_entries("methods")) > at_least
 
 
-def test_it_is_short():
+def test_the_readme_has_at_most_150_lines():
     assert len(README.splitlines()) <= 150

@@ -137,7 +137,7 @@ def test_no_modules_import_each_other_in_a_circle():
     assert not edges
 
 
-def test_only_one_module_knows_mpi():
+def test_only_one_module_imports_mpi():
     assert {
         module
         for module, path in modules().items()
@@ -146,7 +146,7 @@ def test_only_one_module_knows_mpi():
     } == {"hpcfl.communication.mpi"}
 
 
-def test_kernels_have_one_door():
+def test_kernels_are_imported_only_through_their_package():
     """Other rooms import only ``hpcfl.clients.execution``, not its modules."""
     door = "hpcfl.clients.execution"
     wrong = [

@@ -149,5 +149,5 @@ def test_references_within_the_specification_lead_to_a_section_and_item():
         "heterogeneity.md H9, H10",
     ],
 )
-def test_a_reference_that_leads_nowhere_is_found(text):
+def test_a_dead_reference_is_found(text):
     assert not THERE.issuperset(cited(text))

@@ -41,7 +41,7 @@ def test_the_report_counts_samples_and_lanes_and_projects_the_run():
     assert "100 % did work, 1.5 lanes a step" in round_times.text(report)
 
 
-def test_a_file_is_timed_and_a_mistake_in_it_is_a_line(tmp_path, monkeypatch, capsys):
+def test_a_file_is_timed_and_a_mistake_is_refused(tmp_path, monkeypatch, capsys):
     file = tmp_path / "one.toml"
     file.write_text(
         "rounds = 9\n[data]\ndataset = 'digits'\n[method]\nname = 'fedavg'\n"

@@ -10,7 +10,7 @@ SORTS = ["kill -9 at an operation", "truncated file", "SIGTERM once"]
 
 
 @pytest.mark.skipif(not MPIEXEC.exists(), reason="no mpiexec beside this Python")
-def test_three_faults_are_survived(zygote):
+def test_a_run_is_correct_after_each_sort_of_fault(zygote):
     seeds = (f"short/{number}" for number in range(len(SORTS)))
     with campaign.stage(zygote, ["ditto"], SORTS, ranks=2, faults=1) as on:
         events = campaign.run(on, seeds, len(SORTS), [])

@@ -25,9 +25,7 @@ def test_writes_and_replaces_in_strange_folders(tmp_path, name):
 
 @pytest.mark.parametrize("call", ["fsync", "replace"])
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EIO, errno.EDQUOT])
-def test_failure_is_one_line_and_leaves_the_old_file(
-    tmp_path, monkeypatch, call, number
-):
+def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch, call, number):
     def fail(*arguments):
         raise OSError(number, os.strerror(number))
 
@@ -45,7 +43,7 @@ def test_failure_is_one_line_and_leaves_the_old_file(
     assert (tmp_path / "file").read_bytes() == b"old"
 
 
-def test_vanished_folder_is_one_line(tmp_path):
+def test_a_missing_folder_is_a_failure_in_one_line(tmp_path):
     with pytest.raises(RunFailure, match=r"gone/file: No such file or directory$"):
         atomic.write(tmp_path / "gone" / "file", b"data")
 
@@ -180,7 +178,7 @@ def test_checks_accept_writable_paths_and_create_nothing(tmp_path):
         ("/", "/"),
     ],
 )
-def test_a_folder_that_cannot_be_is_one_line(tmp_path, name, shown):
+def test_an_impossible_folder_is_refused(tmp_path, name, shown):
     (tmp_path / "file").write_text("")
     (tmp_path / "dangling").symlink_to("nowhere")
     os.mkfifo(tmp_path / "pipe")
@@ -213,7 +211,7 @@ def test_a_report_and_a_figure_leave_a_device_as_it_is(tmp_path):
     assert all(Path(tmp_path / name).is_fifo() for name in ("out.html", "out.png"))
 
 
-def test_a_working_folder_that_was_deleted_is_one_line(tmp_path, monkeypatch):
+def test_a_deleted_working_folder_is_refused(tmp_path, monkeypatch):
     gone = tmp_path / "gone"
     gone.mkdir()
     monkeypatch.chdir(gone)

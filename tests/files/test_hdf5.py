@@ -157,7 +157,7 @@ def test_a_file_is_not_opened_through_a_link_or_pipe(tmp_path, plant):
         hdf5.select(tmp_path / "file.h5", None)
 
 
-def test_every_plain_type_comes_back_in_any_shape(tmp_path):
+def test_arrays_of_all_plain_types_are_read_unchanged(tmp_path):
     arrays = {
         f"{kind}/of{shape}": np.ones(shape, kind)
         for kind in ("?", "i1", "u2", "i8", "u8", "f2", "f4", "f8")

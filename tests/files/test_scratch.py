@@ -64,7 +64,7 @@ def test_released_memory_is_returned():
         tracemalloc.stop()
 
 
-def test_no_room_for_a_file_is_one_line(small_disk, monkeypatch):
+def test_a_full_disk_is_a_failure_that_names_it(small_disk, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(small_disk))
     with pytest.raises(RunFailure, match=f"{small_disk}: No space left on device"):
         Scratch(0).empty([1000, 1000])

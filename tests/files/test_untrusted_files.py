@@ -127,7 +127,7 @@ def refuse(path, text):
         ("evaluation", {"score": [], "metric": "mean"}),
     ],
 )
-def test_every_wrong_value_of_a_configuration_is_one_line(tmp_path, key, value):
+def test_every_invalid_value_of_a_configuration_is_refused(tmp_path, key, value):
     described = {"format": 2, "config": CONFIG | {key: value}}
     refuse(tmp_path / "run.json", json.dumps(described).encode())
 
@@ -157,5 +157,5 @@ def test_a_duplicate_key_is_damage():
         ([1, 2], ""),
     ],
 )
-def test_the_first_number_that_is_none_has_its_place(array, place):
+def test_the_place_of_the_first_nonfinite_number_is_described(array, place):
     assert untrusted_files.describe_nonfinite(np.array(array)) == place

@@ -41,7 +41,7 @@ def test_text_that_is_not_quite_an_experiment(tmp_path, data):
 
 
 @given(st.text(max_size=30), st.text(max_size=10))
-def test_any_override_is_answered_and_changes_nothing(tmp_path, key, value):
+def test_any_override_gives_a_valid_reply_and_changes_nothing(tmp_path, key, value):
     (tmp_path / "file.toml").write_text(checked_calls.EXPERIMENT)
     before = stamp(tmp_path)
     checked_calls.answer("check", tmp_path / "file.toml", "--set", f"{key}={value}")

@@ -28,7 +28,7 @@ def drawn(finished):
 
 
 @given(st.data())
-def test_a_partition_file_with_other_arrays_is_answered(tmp_path, drawn, data):
+def test_changed_arrays_of_a_partition_file_give_no_traceback(tmp_path, drawn, data):
     arrays, attributes = dict(drawn[0]), drawn[1]
     for name in data.draw(
         st.lists(
@@ -43,7 +43,9 @@ def test_a_partition_file_with_other_arrays_is_answered(tmp_path, drawn, data):
 
 
 @given(st.data())
-def test_a_partition_file_with_other_attributes_is_answered(tmp_path, drawn, data):
+def test_changed_attributes_of_a_partition_file_give_no_traceback(
+    tmp_path, drawn, data
+):
     arrays, attributes = drawn
     attributes = {
         "partition": json.dumps(

@@ -267,7 +267,7 @@ def test_damaged_checkpoint_is_reported_and_the_one_before_used(tmp_path, alone,
     assert load(alone, tmp_path)[0].round == 2
 
 
-def test_all_damaged_ends_every_rank_with_one_line(tmp_path, on_ranks):
+def test_all_ranks_end_if_all_checkpoints_are_damaged(tmp_path, on_ranks):
     on_ranks(3, lambda rank: save(rank, tmp_path, [1, 2]))
     for name in names(tmp_path, "manifest"):
         (tmp_path / name).write_text("{")
@@ -362,7 +362,7 @@ def test_state_of_another_experiment_is_refused(tmp_path, on_ranks):
     check_refusals(failures, "manifest-00000001.json: ")
 
 
-def test_files_that_one_rank_cannot_see_are_one_line(tmp_path, on_ranks):
+def test_files_missing_on_one_rank_are_refused(tmp_path, on_ranks):
     """As on a host without the file system of the results."""
     on_ranks(2, lambda rank: save(rank, tmp_path, [1]))
 
@@ -417,7 +417,7 @@ def test_many_clients_have_a_bounded_number_of_files():
     assert list(map(len, groups)) == [250] * 8
 
 
-def test_a_run_goes_on_in_files_of_another_size(tmp_path, alone):
+def test_a_run_continues_with_files_of_another_size(tmp_path, alone):
     save(alone, tmp_path, [1])
     [whole] = names(tmp_path, "clients")
     begun, clients, checkpoints = load(alone, tmp_path, limits=FileLimits(100))

@@ -106,7 +106,7 @@ def test_put_refuses_unknown_clients_and_mismatched_state(ids, state):
         {"a": torch.tensor(0.0)},
     ],
 )
-def test_digest_sees_name_shape_dtype_and_every_bit(other):
+def test_the_digest_depends_on_name_shape_dtype_and_bits(other):
     assert digest_tensors(other) != digest_tensors({"a": torch.zeros(4)})
 
 

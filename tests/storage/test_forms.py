@@ -55,7 +55,7 @@ def test_a_start_has_a_positive_number_of_ranks():
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../a", "a\0", "x" * 256])
-def test_the_name_of_a_file_cannot_lead_out_of_its_folder(name):
+def test_file_names_outside_the_folder_are_refused(name):
     with pytest.raises(ValidationError):
         TypeAdapter(FileName).validate_python(name)
 

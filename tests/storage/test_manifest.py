@@ -72,7 +72,7 @@ def test_a_valid_manifest_is_read(tmp_path):
         {"more": 1},
     ],
 )
-def test_a_wrong_entry_is_one_line(tmp_path, changed):
+def test_a_wrong_entry_is_refused_in_one_line(tmp_path, changed):
     with pytest.raises(Damaged) as caught:
         manifest.read(write(tmp_path, BODY | changed))
     assert str(caught.value).isprintable() and len(str(caught.value)) < 200
@@ -92,7 +92,7 @@ def test_a_wrong_entry_is_one_line(tmp_path, changed):
         {"more": 1},
     ],
 )
-def test_a_wrong_file_is_one_line(tmp_path, changed):
+def test_a_wrong_file_is_refused(tmp_path, changed):
     with pytest.raises(Damaged):
         manifest.read(write(tmp_path, BODY | {"files": [SERVER, CLIENTS | changed]}))
 

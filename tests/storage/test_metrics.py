@@ -154,7 +154,7 @@ def test_reader_holds_the_file_open_while_it_is_merged(tmp_path, writer):
 
 
 @pytest.mark.slow
-def test_reading_while_writing_sees_all_rounds_published_so_far(tmp_path, writer):
+def test_a_reader_finds_all_published_rounds_during_writing(tmp_path, writer):
     published, failures = [0], []
 
     def write():

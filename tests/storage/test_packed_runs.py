@@ -77,7 +77,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
-def test_a_hostile_archive_is_one_line(tmp_path, capsys, archive, kind):
+def test_a_hostile_archive_is_refused_in_one_line(tmp_path, capsys, archive, kind):
     path = tmp_path / "x.tar.xz"
     path.write_bytes(HOSTILE[kind](*archive))
     assert call("table", path) == 2

@@ -97,12 +97,12 @@ def test_a_valid_file_is_read(tmp_path):
         ("partition/test_counts", np.zeros((2, 2), np.int64)),
     ],
 )
-def test_a_wrong_array_is_one_line(tmp_path, name, array):
+def test_a_wrong_array_is_refused(tmp_path, name, array):
     refused(write(tmp_path, RIGHT | {name: array}, HEADER))
 
 
 @pytest.mark.parametrize("missing", ["rounds", "entries/client", "entries/starts"])
-def test_a_missing_array_is_one_line(tmp_path, missing):
+def test_a_missing_array_is_refused(tmp_path, missing):
     datasets = {name: array for name, array in RIGHT.items() if name != missing}
     refused(write(tmp_path, datasets, HEADER))
 
@@ -132,7 +132,7 @@ def test_a_missing_array_is_one_line(tmp_path, missing):
         ),
     ],
 )
-def test_a_wrong_header_is_one_line(tmp_path, header):
+def test_a_wrong_header_is_refused(tmp_path, header):
     refused(write(tmp_path, RIGHT, HEADER | header))
 
 
@@ -140,7 +140,7 @@ def test_a_wrong_header_is_one_line(tmp_path, header):
 @pytest.mark.parametrize(
     "plant", [os.mkfifo, lambda path: path.symlink_to("/dev/zero"), os.mkdir]
 )
-def test_results_that_are_no_file_are_one_line(tmp_path, plant):
+def test_results_that_are_no_file_are_refused(tmp_path, plant):
     plant(tmp_path / "metrics.h5")
     refused(tmp_path / "metrics.h5")
 
@@ -161,7 +161,7 @@ def test_a_missing_whole_number_of_any_type_is_minus_one(tmp_path, kind):
     assert results.read(tmp_path).values["a"].tolist() == [-1, 1, 1, 1, -1]
 
 
-def test_files_of_different_runs_are_one_line(tmp_path):
+def test_files_of_different_runs_are_refused(tmp_path):
     write(tmp_path, RIGHT, HEADER)  # of two clients
     parts(tmp_path, {"b": np.zeros(2)}, {"clients/a": np.zeros((1, 4))})
     with expect_refusal(r"2 clients.* 4$"):

@@ -134,7 +134,7 @@ def test_remains_of_a_killed_start_can_be_claimed(tmp_path, left, fresh):
 
 
 @pytest.mark.parametrize("inside", ["run", "a/b/run"])
-def test_a_claim_that_is_not_begun_leaves_no_trace(tmp_path, inside):
+def test_a_claim_without_a_beginning_leaves_no_file(tmp_path, inside):
     with run_folder.claim(tmp_path / inside, CONFIG, False):
         pass
     with (
@@ -145,7 +145,7 @@ def test_a_claim_that_is_not_begun_leaves_no_trace(tmp_path, inside):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_claim_that_is_not_begun_changes_nothing_in_a_run(tmp_path):
+def test_a_claim_without_a_beginning_changes_no_run(tmp_path):
     claim(tmp_path / "run")
     before = stamp(tmp_path)
     for fresh in (False, True):
@@ -281,7 +281,7 @@ def test_a_folder_in_a_run_that_may_not_be_read_is_not_empty(unprivileged_folder
         inside.chmod(0o700)
 
 
-def test_a_run_that_may_not_be_read_is_one_line(unprivileged_folder):
+def test_an_unreadable_run_is_refused(unprivileged_folder):
     claim(unprivileged_folder / "run")
     (unprivileged_folder / "run").chmod(0)
     try:

@@ -363,7 +363,7 @@ def test_a_lost_final_state_is_recomputed_from_the_checkpoint_before(calm, finis
 
 
 @pytest.mark.slow
-def test_a_state_that_damage_took_is_called_lost(finished, printed):
+def test_a_damaged_final_state_is_reported_as_lost(finished, printed):
     folder = finished()
     for path in (folder / "checkpoints").iterdir():
         path.write_bytes(b"")
@@ -390,7 +390,7 @@ def test_a_finished_run_may_lose_its_checkpoints_to_save_room(finished):
 
 
 @pytest.mark.slow
-def test_a_run_survives_a_report_that_fails(tmp_path, monkeypatch, printed):
+def test_a_failing_report_does_not_fail_the_run(tmp_path, monkeypatch, printed):
     from hpcfl.report import tables
 
     def run():

@@ -169,7 +169,7 @@ def test_a_tracker_may_need_no_package():
     assert base.Tracker.package == ""
 
 
-def test_a_tracker_writes_nothing_where_a_link_leads(tmp_path):
+def test_a_tracker_does_not_write_through_a_link(tmp_path):
     """TensorBoard's would also remove the events in that folder."""
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
