@@ -373,7 +373,7 @@ def refuse_another(folder: Path, config: "Config", advice: str) -> None:
         return
     begun = experiment_file.flatten(make_identity(run_file["config"]))
     asked = experiment_file.flatten(make_identity(config.resolved()))
-    if differences := _list_differences(begun, asked):
+    if differences := list_differences(begun, asked):
         raise UserError(
             f"{folder}: belongs to another configuration ({'; '.join(differences)}); {advice}"
         )
@@ -411,7 +411,7 @@ def _read_content(path: Path) -> bytes | None:
         return None
 
 
-def _list_differences(there: dict[str, Any], here: dict[str, Any]) -> list[str]:
+def list_differences(there: dict[str, Any], here: dict[str, Any]) -> list[str]:
     """Return a text for each key with different values in two flat tables.
 
     Args:

@@ -24,6 +24,7 @@ from pydantic import NonNegativeInt, PositiveInt
 from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
 from hpcfl.errors import UserError
+from hpcfl.experiment.experiment_file import flatten
 from hpcfl.files import atomic, untrusted_files
 from hpcfl.files.atomic import Damaged
 from hpcfl.storage.run_folder import (
@@ -35,6 +36,7 @@ from hpcfl.storage.run_folder import (
     SEARCH,
     TUNE,
     UNTUNED,
+    list_differences,
 )
 
 SWEEPS = SEARCH, FINAL, UNTUNED
@@ -143,13 +145,11 @@ def begin(folder: Path, tuning: dict[str, Any], unchecked: bool = False) -> None
         raise UserError(
             f"{path}: damaged ({error}); delete it and repeat the command"
         ) from None
-    if there != json.loads(text):
-        differing = sorted(
-            key for key in {*there, *tuning} if there.get(key) != tuning.get(key)
-        )
+    differences = list_differences(flatten(there), flatten(json.loads(text)))
+    if differences:
         raise UserError(
-            f"{folder}: holds another tuning, which differs in {', '.join(differing)}; "
-            "choose another --out"
+            f"{folder}: holds another tuning ({'; '.join(differences)}); choose another "
+            "--out"
         )
     _make_folders(folder)
 

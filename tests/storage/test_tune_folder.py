@@ -9,7 +9,7 @@ TUNING = {"tune": {"trials": 4}}
 
 def test_a_folder_of_another_tuning_is_refused(tmp_path):
     tune_folder.begin(tmp_path, TUNING)
-    with expect_refusal(rf"^{tmp_path}: .* tune; .*--out"):
+    with expect_refusal(rf"^{tmp_path}: .*tune\.trials: .* 5 .*--out"):
         tune_folder.begin(tmp_path, {"tune": {"trials": 5}})
     tune_folder.begin(tmp_path, TUNING)
 
