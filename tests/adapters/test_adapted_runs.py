@@ -83,7 +83,7 @@ def test_keys_of_another_kind_are_refused():
 
 
 @pytest.mark.parametrize("precision", ["exact", "bf16"])
-def test_a_model_taken_out_is_of_torchs_own_layers_in_float32(played, precision):
+def test_a_loaded_model_has_plain_torch_layers_in_float32(played, precision):
     adapter, runtime = {**LORA, "alpha": 8.0}, {"precision": precision}
     run = played("fedavg", adapter=adapter, rounds=2, runtime=runtime)
     module = run.model("global")
@@ -110,7 +110,7 @@ class Reads(nn.Module):
         return self.head(hidden)
 
 
-def test_an_adapter_that_the_model_does_not_read_is_refused():
+def test_an_adapter_without_matching_layers_is_refused():
     model = {"name": f"{__name__}:Reads"}
     prepared_with({"kind": "head"}, model=model)
     with expect_refusal(r"adapter\.kind = 'lora': .*'hidden\."):

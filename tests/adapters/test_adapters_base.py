@@ -54,7 +54,7 @@ def prepared_with(model=None, **adapter):
     return prepare_tiny("fedavg", adapter=adapter, **sections)
 
 
-def test_a_file_gives_the_base_and_the_seed_the_rest(saved):
+def test_parameters_missing_in_the_file_are_drawn(saved):
     adapted = prepared_with(**LORA, base=saved(), names=NAMES)
     drawn = prepared_with(**LORA)
     frozen = constants.collect(adapted.resources.kernel.module)
@@ -87,7 +87,7 @@ def test_trained_parameters_in_the_file_begin_with_its_values(saved):
         prepared_with(base=saved(head))
 
 
-def test_short_types_become_the_models_and_a_folder_is_one_base(saved, tmp_path):
+def test_short_types_are_converted_and_folders_are_joined(saved, tmp_path):
     for name, value in BODY.items():
         saved({name: value.bfloat16()}, f"{name}.safetensors")
     found = read(tmp_path)

@@ -134,7 +134,7 @@ def test_a_correction_by_hand_and_merged():
     assert other.factor == 1.5
 
 
-def test_a_is_drawn_as_peft_does():
+def test_matrix_a_has_the_distribution_of_peft():
     layer = nn.Linear(400, 3)
     lora.correct(layer, "a", Adapter(kind="lora", rank=100))
     assert layer.A.abs().max() <= 1 / 20  # 1/√400
@@ -142,7 +142,7 @@ def test_a_is_drawn_as_peft_does():
     assert not layer.B.any()
 
 
-def test_a_words_embedding_is_corrected_but_the_paddings():
+def test_embeddings_are_corrected_except_for_padding():
     layer = nn.Embedding(6, 3, padding_idx=0)
     module, tokens = nn.ModuleDict({"a": layer}), torch.tensor([[0, 1, 5]])
     before = layer(tokens)
@@ -204,7 +204,7 @@ def test_an_adapter_trains_parameters_that_the_module_freezes():
     assert list_trained(kinds.adapt(frozen, Adapter())) == HEAD
 
 
-def test_the_paddings_row_is_trained_in_no_lane():
+def test_the_row_of_padding_is_not_trained():
     """This includes a correction, if ``adapter.train`` names the embedding itself."""
     keys = Adapter(kind="lora", targets=["words"], train=["words"], rank=2)
     module = moved(freeze(kinds.adapt(Words(padding=0), keys)))

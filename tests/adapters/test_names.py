@@ -74,6 +74,6 @@ def test_rules_transpose_or_reshape_a_tensor():
         ({"*": "a"}, "'w' and 'x' .*'a'"),
     ],
 )
-def test_a_rule_that_cannot_be_is_refused(rules, words):
+def test_an_invalid_rule_is_refused(rules, words):
     with expect_refusal(words):
         find_all_pieces(["w", "x"], rules)

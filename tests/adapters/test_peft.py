@@ -89,7 +89,7 @@ def test_names_shapes_and_configuration_are_those_of_peft():
     }
 
 
-def test_an_embeddings_correction_has_none_for_the_padding():
+def test_the_correction_of_an_embedding_excludes_padding():
     """PEFT adds s·(B·A)ᵀ to the table, s = 16/2."""
     module, adapter = adapted(targets=["table"])
     tensors, _ = files_of(module, adapter)

@@ -28,7 +28,7 @@ def test_full_batches_come_in_lockstep_and_then_the_last_ones_by_size():
     ]
 
 
-def test_lanes_that_are_done_have_no_batches():
+def test_finished_lanes_have_no_batches():
     assert plan_epoch([8, 8, 5], [1, 2], 4) == [
         [
             BatchRun([1, 2], [0, 0], 4, 1),

@@ -16,7 +16,7 @@ from hpcfl.data.datasets import Dataset
 IMAGES = torch.arange(1, 1 + 3 * 2 * 5 * 6, dtype=torch.uint8).view(3, 2, 5, 6)
 
 
-def test_no_variant_changes_nothing():
+def test_variant_zero_leaves_images_unchanged():
     assert torch.equal(crop_and_flip(IMAGES, torch.zeros(3, dtype=torch.int64)), IMAGES)
 
 

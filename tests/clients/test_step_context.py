@@ -125,7 +125,7 @@ def test_a_gradient_elsewhere_leaves_the_models(make_fleet, rows_of, lanes, then
 
 
 @every_lanes
-def test_a_move_is_the_same_as_rows_and_gradient(make_fleet, rows_of, lanes):
+def test_move_equals_a_step_by_rows_and_gradient(make_fleet, rows_of, lanes):
     """Bit for bit, with lanes that finish early and last batches that are not
     neighbours.
     """

@@ -78,7 +78,7 @@ def test_a_file_with_wrong_times_is_refused(tmp_path, wrong, words):
         make_availability(availability="file", availability_file=str(file))
 
 
-def test_a_file_in_which_a_client_stays_on_until_its_end():
+def test_a_period_until_the_end_of_the_file():
     traced = Traced([([(5, 30)], 30)])
     assert traced.find_period(0, 29) == (5, 30)
     assert traced.find_period(0, 30) == (35, 60)

@@ -46,7 +46,7 @@ def test_a_client_that_arrives_at_the_deadline_counts():
     assert clients(synchronous([3 * S, 2 * S], deadline=2.0).step()) == [1]
 
 
-def test_the_first_of_more_clients_than_are_waited_for():
+def test_over_selection_uses_the_first_arrivals():
     """The server asks four clients and waits for two; ids resolve a tie."""
     keys = {"over_selection": 2.0, "participation": {"fraction": 0.5}}
     step = synchronous([2 * S, 3 * S, 2 * S, 2 * S], **keys).step()
@@ -62,7 +62,7 @@ def test_over_selection_asks_for_a_whole_number_of_clients():
         assert synchronous([S] * 20, **keys).step().lost == lost
 
 
-def test_too_few_arrivals_are_no_step():
+def test_a_round_with_too_few_arrivals_has_no_step():
     ticks = [S, 3 * S, 3 * S, 3 * S]
     assert clients(synchronous(ticks, deadline=2.0, least=0.25).step()) == [0]
     failed = synchronous(ticks, deadline=2.0, least=0.26).step()

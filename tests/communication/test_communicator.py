@@ -68,7 +68,7 @@ def test_a_key_that_a_rank_lacks_is_named():
 @pytest.mark.parametrize(
     "cause", [MemoryError("8 GiB"), RuntimeError("can't allocate memory")]
 )
-def test_a_lack_of_memory_is_no_bad_input(cause):
+def test_a_lack_of_memory_is_a_run_failure(cause):
     def read(communicator):
         with agreed(communicator):
             if communicator.rank:

@@ -133,7 +133,7 @@ def test_an_excluded_client_counts_in_no_mean(tmp_path):
         same(alone, play_on_ranks(ranks, tmp_path / str(ranks), table))
 
 
-def test_a_rank_that_fails_lets_the_others_go(tmp_path):
+def test_a_failing_rank_does_not_block_the_others(tmp_path):
     with pytest.raises(RunFailure, match="client 3 diverged"):
         play_on_ranks(3, tmp_path, tiny.table({"name": "tiny:Diverges", "client": 3}))
 

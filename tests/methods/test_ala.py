@@ -58,7 +58,7 @@ def test_one_step_by_hand(make_fleet):
 
 
 @pytest.mark.parametrize("rounds", [1, 2])
-def test_adapts_in_the_initial_stage_alone(activated, rounds):
+def test_weights_are_adapted_only_in_the_initial_stage(activated, rounds):
     """Afterwards Ω is constant, and the last and the received model are blended with
     it.
     """
@@ -203,7 +203,7 @@ def test_batch_norm_takes_each_batchs_statistics_and_forgets_them(activated, lan
 @pytest.mark.parametrize(
     ("share", "samples"), [(1.0, [11, 1]), (0.8, [8, 1]), (0.05, [1, 1])]
 )
-def test_learns_from_a_share_of_the_data_at_least_one_sample(activated, share, samples):
+def test_a_share_of_the_data_is_at_least_one_sample(activated, share, samples):
     fleet, g, _ = activated(counts=[[8, 3, 0, 0], [0, 1, 0, 0]], batch_size=1)
     assert epochs_of(fleet, g, share=share) == samples  # one sample per batch
 

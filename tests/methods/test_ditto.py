@@ -16,7 +16,7 @@ def test_lambda_zero_equals_local_training(federate):
     torch.testing.assert_close(free.clients["personal"], alone.clients["model"])
 
 
-def test_is_pulled_to_the_received_model_not_to_the_trained_one(federate):
+def test_the_anchor_is_the_received_model(federate):
     """In round 1 v = w, so the proximal term of the first personal step is zero for any
     λ.
     """

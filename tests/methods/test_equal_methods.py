@@ -116,7 +116,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("one", "other", "keys"), CASES)
-def test_a_method_is_another(equal_runs, one, other, keys):
+def test_two_methods_are_equal_bit_for_bit(equal_runs, one, other, keys):
     equal_runs(one, other, **keys)
 
 

@@ -76,7 +76,7 @@ def test_marks_the_most_sensitive_entries_of_each_tensor(share, expected):
     ).int().tolist() == [expected]
 
 
-def test_marks_nothing_where_nothing_moved():
+def test_unchanged_parameters_are_not_critical():
     rows = torch.randn(2, 6)
     assert not find_critical(layout.lay_out_parameters(Net()), rows, rows, 0.5).any()
 

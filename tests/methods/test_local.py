@@ -17,7 +17,7 @@ def test_trains_by_plain_gradient_descent(federate):
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
 
 
-def test_sends_nothing_and_is_scored_after_training(federate):
+def test_the_server_is_empty_and_scores_follow_training(federate):
     played = federate("local")
     assert Local.primary == "post"
     assert played.server == {}

@@ -41,7 +41,7 @@ def test_two_clients_by_hand(moved):
     assert moved(2.0, [1.0, 3.0], [1.0, 2.0])[0].item() == pytest.approx(19 / 36)
 
 
-def test_no_power_is_too_small(moved):
+def test_losses_of_zero_do_not_underflow(moved):
     """Losses of 0 count as 10⁻¹⁰, whose 20th power underflows in float32: F^q d/(q
     F^(q−1) d² + F^q) = 10⁻¹⁰ d/(20 d² + 10⁻¹⁰).
     """

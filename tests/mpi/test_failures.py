@@ -140,7 +140,7 @@ def test_all_ranks_end_with_one_code_and_one_message(ended, tmp_path, text, code
 
 
 @pytest.mark.parametrize(("method", "code"), [("fedavg", 0), ("tiny:Stops", 75)])
-def test_a_rank_that_leaves_later_than_the_others_is_not_killed(ended, method, code):
+def test_a_rank_that_exits_last_is_not_killed(ended, method, code):
     """MPICH's mpiexec kills all ranks if one has closed its connection without
     finalising.
     """
@@ -153,7 +153,7 @@ def test_a_rank_that_leaves_later_than_the_others_is_not_killed(ended, method, c
     ("ranks", "method", "code"),
     [(3, "fedavg", 0), (3, "tiny:Stops", 75), (1, "tiny:Stops", 75)],
 )
-def test_a_warning_while_it_leaves_does_not_change_the_code(ended, ranks, method, code):
+def test_a_warning_during_exit_does_not_change_the_code(ended, ranks, method, code):
     """Slurm's supervisor repeats its warning until the ranks have exited, which takes a
     while with torch.
     """

@@ -108,7 +108,7 @@ def test_partitioned_server_state_is_exact_after_kills_and_rank_changes(
     assert sum(bool(shard.part) for shard in first.best.files) == 2
 
 
-def test_killed_at_any_moment_from_the_start_on(
+def test_a_run_killed_at_any_moment_has_the_same_digest(
     start, alone, experiment, tmp_path, chance
 ):
     """This includes moments before the first checkpoint: ranks start, prepare, and

@@ -32,7 +32,7 @@ def test_permutations_are_complete_and_reach_all_orders():
     assert len(orders) == 6
 
 
-def test_numbers_stay_the_same_for_ever():
+def test_keyed_draws_equal_those_of_earlier_versions():
     """Results of old runs are repeatable only while this holds."""
     assert randomness.permutation(8, 7, "shuffle", "train", 3, 1).tolist() == [
         6,

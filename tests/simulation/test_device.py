@@ -210,7 +210,7 @@ def test_ranks_that_see_the_same_gpu_share_it(gpus, host, number, sharing):
         (range(0, 40, 2), "0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22 and 8 more"),
     ],
 )
-def test_numbers_that_follow_one_another_are_ranges(numbers, text):
+def test_consecutive_numbers_are_shown_as_ranges(numbers, text):
     assert device.describe_ranges(numbers) == text
 
 

@@ -196,7 +196,7 @@ class Failing(Overlay):
         return inbox["nothing"]
 
 
-def test_a_failure_in_an_overlay_is_named():
+def test_a_failure_in_an_overlay_names_its_hook():
     prepared = prepared_with(Failing())
     error = find_error(prepared)
     assert find_called_hook(error, prepared.hooks) == "Failing.receive"

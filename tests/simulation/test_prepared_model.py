@@ -31,7 +31,7 @@ def test_an_adapter_is_handed_in_with_the_values_that_it_reads():
     assert "read by hand" in prepared.notes
 
 
-def test_an_adapter_that_is_not_handed_in_is_an_error():
+def test_a_missing_adapter_is_an_error():
     with pytest.raises(ValueError, match="adapter"):
         prepare(config.parse(EXPERIMENT), OneProcess())
 

@@ -104,7 +104,7 @@ def test_a_change_of_the_server_in_place_ends_a_round(method):
 MEETINGS = "send", "collect", "upload", "newcomers"
 
 
-def test_ranks_meet_in_some_stages_and_in_no_others(monkeypatch):
+def test_ranks_exchange_messages_only_in_certain_stages(monkeypatch):
     met = []
     alone = OneProcess()
     for name in EXCHANGES:
@@ -280,7 +280,7 @@ def test_mistakes_in_clusters_have_their_round(federate, method, cause):
         federate(f"{__name__}:{method}", shift=[{"kind": "labels"}])
 
 
-def test_observers_are_scored_and_their_state_is_forgotten():
+def test_clients_outside_the_cohort_are_scored_without_new_state():
     (first, stages), _ = rounds(OneProcess(), participation={"fraction": 0.4})
     play(first, stages)
     columns = conclude(first, {}).numbers.clients.columns

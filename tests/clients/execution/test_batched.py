@@ -129,7 +129,7 @@ def test_predictions_have_the_bits_of_the_model():
     assert torch.equal(quick, plain)
 
 
-def test_a_head_alone_is_a_stack_of_one_layer():
+def test_a_separate_head_is_one_linear_layer():
     head = HeadModel(MLP(SHAPE, 4))
     assert batched.find_linear_layers(head) == ["head"]
 
@@ -137,7 +137,7 @@ def test_a_head_alone_is_a_stack_of_one_layer():
 @pytest.mark.parametrize(
     "head", [nn.Linear(64, 4, bias=False), nn.Sequential(nn.Linear(64, 4))]
 )
-def test_another_head_is_no_layer_of_a_stack(head):
+def test_a_head_of_another_type_is_no_linear_layer(head):
     module = MLP(SHAPE, 4)
     module.head = head
     assert not batched.find_linear_layers(module)

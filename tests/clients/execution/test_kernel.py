@@ -246,7 +246,7 @@ def test_other_errors_are_no_batching_limits(error):
         RuntimeError("CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate"),
     ],
 )
-def test_errors_of_a_full_gpu_are_known(error):
+def test_errors_of_a_full_gpu_are_recognised(error):
     assert is_full(error)
     assert not is_full(
         RuntimeError("CUDA error: an illegal memory access was encountered")

@@ -65,7 +65,7 @@ def test_a_failure_of_a_client_alone_is_raised(monkeypatch, prepared):
         trial.can_mix(prepared)
 
 
-def test_all_ranks_decide_alike(monkeypatch):
+def test_all_ranks_use_the_same_decision(monkeypatch):
     answers = iter([True, False])
     monkeypatch.setattr(trial, "can_mix", lambda _: next(answers))
     mixes = []
