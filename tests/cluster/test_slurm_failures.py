@@ -54,7 +54,7 @@ def test_cancelled_job_is_not_requeued(cluster):
     assert re.search("e +stopped ", cluster.hpcfl("status", "out"))
 
 
-def test_the_controller_dies_and_starts_again(cluster, undisturbed):
+def test_a_job_continues_while_the_controller_restarts(cluster, undisturbed):
     job = cluster.start_until_round_three()
     os.kill(daemon(cluster, "slurmctld"), signal.SIGKILL)
     done = cluster.rounds()
@@ -68,7 +68,7 @@ def test_the_controller_dies_and_starts_again(cluster, undisturbed):
     assert cluster.digest() == undisturbed
 
 
-def test_a_node_that_dies_sends_its_job_back_to_the_queue(cluster, undisturbed):
+def test_a_job_is_requeued_if_its_node_fails(cluster, undisturbed):
     """All processes of n2 are killed. The test does not wait for the 300 s after which
     Slurm declares the node down.
     """

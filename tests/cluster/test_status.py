@@ -104,7 +104,7 @@ def test_jobs_in_the_queue(sweep, queue, queued, state, note):
     assert states(sweep)[1] == ("seed=1", state, note.format(sweep))
 
 
-def test_a_queue_that_is_unknown_is_no_empty_one(sweep, queue, monkeypatch):
+def test_cells_are_unknown_while_squeue_fails(sweep, queue, monkeypatch):
     queue("PENDING", "Resources", 0)
     monkeypatch.setattr(slurm, "find_jobs", lambda ids: None)
     assert [state for _, state, _ in states(sweep)] == ["finished", "unknown"]
@@ -112,7 +112,7 @@ def test_a_queue_that_is_unknown_is_no_empty_one(sweep, queue, monkeypatch):
     assert [state for _, state, _ in states(sweep)] == ["finished", "finished"]
 
 
-def test_a_job_that_follows_another_is_the_cells(sweep, queue, monkeypatch):
+def test_status_shows_the_follow_up_job_of_a_cell(sweep, queue, monkeypatch):
     queue("FAILED", "NonZeroExitCode", 0)
     (sweep / "jobs" / "seed=1.requeues").write_text(
         json.dumps({"failure": None, "followers": {"5_1": "8", "8": "9"}})

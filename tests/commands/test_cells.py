@@ -41,13 +41,13 @@ def parse_cells(*sections):
         ),
     ],
 )
-def test_the_cell_is_named(wrong, words):
+def test_an_error_names_its_cell_once(wrong, words):
     with expect_refusal(rf"^cell 2: .*{words}") as error:
         refuse_conflicts(parse_cells({}, FINE, wrong, wrong))
     assert len(error.value.args) == 1
 
 
-def test_no_cell_runs(tmp_path):
+def test_an_invalid_cell_prevents_the_whole_sweep(tmp_path):
     table = tiny.table(UNIFORM, aggregation={"rule": "krum"})
     table["sweep"] = {"aggregation.f": [1, 2]}
     with expect_refusal(r"f=2: .*it needs 7 rows"):

@@ -117,14 +117,14 @@ def test_the_summary_names_the_datas_own_clients(tmp_path):
     assert "(client 1 'bob')" in seen["clients"]
 
 
-def test_samples_that_are_held_out_are_apart():
+def test_held_out_samples_are_counted_separately():
     seen = read_facts(training={"validation": 0.5})
     assert (
         "train on 27, hold out 27 for validation and are tested on 80" in seen["data"]
     )
 
 
-def test_the_range_is_that_of_the_clients_samples_on_all_ranks():
+def test_the_range_covers_the_clients_samples_of_all_ranks():
     """No client has sample 7, and each channel has its mean and deviation."""
     data = {"dataset": f"{__name__}:images"}
     table = tiny.parse("fedavg", [[4, 0, 0, 1], [4, 0, 0, 0]], data=data)
@@ -158,7 +158,7 @@ def test_each_channel_is_normalised_on_its_own():
         ),
     ],
 )
-def test_kinds_of_samples(x, words):
+def test_the_layout_of_samples_is_described(x, words):
     data = Dataset("made", x, torch.zeros(1, dtype=torch.int64), 1, vocabulary=50)
     assert data_summary.describe_layout(data) == words
 
@@ -172,7 +172,7 @@ def test_long_lists_are_cut():
     assert len(data_summary.list_entries(["x" * 5000], whole=False)) <= 40
 
 
-def test_names_that_would_be_misread_are_quoted():
+def test_ambiguous_names_are_quoted():
     listed = ["plain", "two words", "a, b", "", " padded", "a:1", "\x1b[31m"]
     expected = ["plain", "two words", "'a, b'", "''", "' padded'", "'a:1'", r"\x1b[31m"]
     assert [data_summary.show_name(name) for name in listed] == expected

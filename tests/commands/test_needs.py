@@ -154,7 +154,7 @@ def test_computing_needs_makes_no_server_state():
     assert large.initial_server_state and "initial_server_state" in vars(large)
 
 
-def test_sizes_read_well():
+def test_sizes_are_formatted_with_three_digits():
     assert [needs.format_size(size) for size in (999, 1500, 2_340_000, 5e12)] == [
         "999 B",
         "1.5 kB",

@@ -62,7 +62,7 @@ def test_an_interrupted_verification_names_the_run_and_keeps_nothing(
 
 
 @pytest.mark.slow
-def test_runs_of_one_name_are_all_there(played, here):
+def test_all_runs_with_the_same_name_are_chosen(played, here):
     for place in ("one", "two"):
         shutil.copytree(played.folder, here / place / "a")
     shutil.copytree(played.folder, here / "b")

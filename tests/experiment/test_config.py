@@ -236,7 +236,7 @@ def test_an_experiment_that_is_no_file_is_refused(run, tmp_path, plant):
     assert output.count("\n") == 1
 
 
-def test_momentum_is_sgds(run):
+def test_momentum_is_refused_with_adam(run):
     code, output, left = run(
         "--set", "training.momentum=0.9", "--set", "training.optimizer=adam"
     )
@@ -257,7 +257,7 @@ def test_keys_that_no_plugin_has_stay_mistakes(run, tmp_path):
     )
 
 
-def test_a_world_that_is_not_the_launchers(run, monkeypatch):
+def test_a_launcher_with_other_ranks_than_mpi_is_refused(run, monkeypatch):
     monkeypatch.setenv("PMI_SIZE", "4")
     code, output, left = run()
     assert code == 2 and " 4 ranks " in output and not left
@@ -442,7 +442,7 @@ def test_keys_that_another_key_leaves_unread_are_noted(unread, choice):
         ({"stragglers": 0.3, "scheme": "poisson"}, False),
     ],
 )
-def test_a_share_of_no_straggler_is_noted(keys, is_noted):
+def test_a_share_without_stragglers_is_noted(keys, is_noted):
     """Of 10 clients 2 train in a round."""
     table = {
         "method": {"name": "fedavg"},
@@ -462,7 +462,7 @@ def test_a_share_of_no_straggler_is_noted(keys, is_noted):
         ({"at": [3], "who": "staggered"}, False),
     ],
 )
-def test_shifts_of_no_client_are_noted(keys, is_noted):
+def test_shifts_without_clients_are_noted(keys, is_noted):
     """A tenth of four clients is no client."""
     table = {"method": {"name": "fedavg"}, "partition": {"clients": 4}}
     notes = config.parse({**table, "shift": [{"kind": "rotation", **keys}]}).notes

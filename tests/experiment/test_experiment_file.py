@@ -121,7 +121,7 @@ def test_values_without_a_source_are_named(protocol, keys, word):
     assert len(found) == bool(word) and (word or "") in "".join(found)
 
 
-def test_the_users_keys_win():
+def test_a_users_keys_take_precedence():
     found = resolved(
         "fednh",
         **{
@@ -185,7 +185,7 @@ def wanted(row):
     )
 
 
-def test_the_reported_accuracies_are_all_there():
+def test_all_reported_accuracies_are_stored():
     assert len(PAPERS) == 34
     assert Counter(row["paper"] for row in reported()) == {
         "cwfedavg": 120,

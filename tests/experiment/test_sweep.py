@@ -100,7 +100,7 @@ def test_each_mistake_of_all_cells_is_reported_once():
         assert line.startswith(start)
 
 
-def test_names_are_safe_as_folders():
+def test_names_contain_no_characters_unsafe_in_folders():
     assert names(model={"hidden": [[4], [4, 8]]}) == ["hidden=_4_", "hidden=_4_8_"]
 
 

@@ -170,7 +170,7 @@ def test_orders_are_compared_by_their_ranks(beside_paper):
     assert beside_paper.describe_order(two, []) == ""
 
 
-def test_fewer_runs_do_not_change_a_place(beside_paper):
+def test_ranks_are_computed_from_common_seeds(beside_paper):
     """FedAvg is 2 points above Local in the only run that both have, whose data are
     difficult; the mean of Local's two runs is above FedAvg's.
     """

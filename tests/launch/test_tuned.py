@@ -47,7 +47,7 @@ def test_every_method_but_those_left_out_is_tuned_over_twelve_partitions(
 
 
 @pytest.mark.slow
-def test_all_settings_search_alike(monkeypatch):
+def test_all_settings_have_the_same_search(monkeypatch):
     monkeypatch.syspath_prepend(str(TUNED))
     sections = [read(name, "local,").section for name in SETTINGS]
     for one in sections[1:]:
@@ -55,7 +55,7 @@ def test_all_settings_search_alike(monkeypatch):
         assert one.model_dump(include=same) == sections[0].model_dump(include=same)
 
 
-def test_the_shams_try_the_same(monkeypatch):
+def test_all_sham_methods_have_the_same_trials(monkeypatch):
     monkeypatch.syspath_prepend(str(TUNED))
     tuning = read("sham", "fedavg,")
     tried = {

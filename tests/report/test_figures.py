@@ -87,7 +87,7 @@ def test_an_invalid_request_is_refused_in_one_line(
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
-def test_settings_of_matplotlib_are_those_of_the_house(make_run, tmp_path):
+def test_figures_do_not_depend_on_the_users_matplotlibrc(make_run, tmp_path):
     """They do not depend on the ``matplotlibrc`` that was read when matplotlib was
     imported.
     """

@@ -59,7 +59,7 @@ def test_with_clients_that_agree_it_is_close_to_a_t_interval():
     assert found.narrow < found.half
 
 
-def test_a_client_that_is_alone_counts_like_the_many_of_another_partition():
+def test_partitions_have_equal_weight_for_any_number_of_clients():
     padded = estimate_interval([np.array([1.0]), np.array([2.0, 4.0]), np.array([3.0])])
     assert padded.mean == pytest.approx(7 / 3)
 

@@ -43,7 +43,7 @@ def test_the_share_is_that_of_the_method(tuned):
         "x" * (2 << 20),
     ],
 )
-def test_a_table_without_it_leaves_the_share_open(tuned, table):
+def test_the_share_is_nan_without_a_valid_table(tuned, table):
     if table is not None:
         (tuned / "tuned.csv").write_text(table)
     assert math.isnan(share(tuned))

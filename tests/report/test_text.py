@@ -24,7 +24,7 @@ def wide(monkeypatch):
     monkeypatch.setenv("COLUMNS", "300")
 
 
-def test_everything_invisible_is_written_out():
+def test_invisible_characters_are_escaped():
     assert escape(HOSTILE) == SHOWN
     assert escape("ünï 東京 a_b") == "ünï 東京 a_b"
     assert escape("caf\udce9") == r"caf\udce9"
@@ -73,7 +73,7 @@ def test_columns_that_belong_together_may_be_missing(make_run, capsys):
     assert tables.list_numbers(run, "pre", "best")[:2] == ("75.00", "– (5.00)")
 
 
-def test_results_behind_a_link_are_a_note(make_run, tmp_path):
+def test_results_behind_a_link_are_noted(make_run, tmp_path):
     folder = make_run()
     (folder / "metrics.h5").replace(tmp_path / "elsewhere")
     (folder / "metrics.h5").symlink_to(tmp_path / "elsewhere")

@@ -9,7 +9,7 @@ from hpcfl.trained import loading
 
 
 @pytest.mark.slow
-def test_looking_imports_no_code_that_only_the_folder_names(played):
+def test_loading_a_model_imports_only_code_named_by_the_user(played):
     run = loading.load_run(
         played("fedavg", model={"name": "tiny:normalised"}).folder, own=["tiny:blobs"]
     )

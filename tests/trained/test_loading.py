@@ -134,7 +134,7 @@ def test_a_score_that_was_not_recorded_is_an_error(make_run):
         run.accuracy("pro")
 
 
-def test_looking_imports_no_module_that_a_folder_names(make_run, monkeypatch):
+def test_reading_a_run_imports_no_module_of_its_folder(make_run, monkeypatch):
     folder = make_run()
     monkeypatch.chdir(folder)
     (folder / "planted.py").write_text("raise SystemExit('imported')")

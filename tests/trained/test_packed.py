@@ -68,7 +68,7 @@ def test_a_run_keeps_its_name_where_its_folder_is_the_working_folder(
         assert [run.label for run in loading.list_runs(out)] == ["local-0"]
 
 
-def test_a_name_that_cannot_be_read_again_is_not_packed(runs, tmp_path):
+def test_a_run_with_too_long_a_name_is_not_packed(runs, tmp_path):
     long = "l" * 200
     for above in ("a" * 100, "b" * 100):
         (tmp_path / above).mkdir()

@@ -49,7 +49,7 @@ def test_a_method_scored_after_training_counts_that_column(make_run):
     )
 
 
-def test_the_configuration_may_choose_another_column_and_another_mean(make_run):
+def test_the_configuration_may_choose_column_and_metric(make_run):
     outcome = loading.load_run(make_run(score="post", metric="worst_tenth")).summary
     assert outcome.best == {
         "round": 3,

@@ -147,7 +147,7 @@ def test_a_method_is_tuned_at_several_moments():
         assert one.name != other.name
 
 
-def test_a_draw_that_is_no_experiment_is_drawn_again():
+def test_an_invalid_draw_is_drawn_again():
     """In pFedMe's ranges some pairs have personal_lr · lam ≥ 2."""
     tuning = plan.read(table(methods=["pfedme"], trials=60), "t.toml")
     for candidate in tuning.list_trials("pfedme"):

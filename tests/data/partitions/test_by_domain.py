@@ -55,7 +55,7 @@ def test_every_client_has_one_domain_and_domains_keep_their_sizes(inside, each):
 
 @pytest.mark.parametrize("fields", [{}, {"official_test": 90, "merges": False}])
 @pytest.mark.parametrize("inner", [Iid, Dirichlet])
-def test_with_one_domain_it_is_the_inner_scheme_bitwise(inner, fields):
+def test_one_domain_gives_the_partition_of_the_inner_scheme(inner, fields):
     keys = {
         "clients": 4,
         "seed": 5,

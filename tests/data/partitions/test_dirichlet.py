@@ -64,7 +64,7 @@ def test_giving_up_reports_the_numbers(monkeypatch, generator):
         dirichlet.draw_shares(np.array([False, False]), 0.1, generator)
 
 
-def test_a_hopeless_draw_is_given_up_early(generator):
+def test_an_improbable_draw_is_refused_after_100_attempts(generator):
     with expect_refusal(r"partition\.beta = 0\.02: in 100 attempts "):
         labels = np.arange(3000) % 10
         Dirichlet(clients=300, beta=0.02).assign(labels, 10, generator)

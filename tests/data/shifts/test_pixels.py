@@ -154,7 +154,7 @@ def test_a_tint_multiplies_channels_by_factors_of_its_group():
     assert not torch.equal(first, second)
 
 
-def test_a_third_of_a_turn_makes_red_green():
+def test_a_hue_rotation_by_120_degrees_turns_red_into_green():
     red = grey(0, 2, channels=3)
     red[:, 0] = 200
     shift = Hue(groups=3)

@@ -71,7 +71,7 @@ class Call:
         (b"", "Ran out of input"),
     ],
 )
-def test_batches_of_something_else_are_refused_and_call_nothing(
+def test_invalid_batches_are_refused_without_calling_their_code(
     tmp_path, replace_batch, monkeypatch, batch, expected
 ):
     monkeypatch.chdir(tmp_path)

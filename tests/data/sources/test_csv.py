@@ -11,7 +11,7 @@ def path(tmp_path):
     return tmp_path / "t.csv"
 
 
-def test_a_column_of_clients_and_one_of_parts(path):
+def test_columns_of_clients_and_parts_are_read(path):
     path.write_text(
         "a,b,label,client,split\n1,0.5,no,ann,train\n2,1,yes,bob,test\n3,2,no,bob,train\n"
     )
@@ -83,7 +83,7 @@ def test_an_index_of_pandas_is_no_feature(tmp_path, path):
         ("a,b,label,split\n1,2,0,Train\n", {}, "Train"),
     ],
 )
-def test_files_that_can_be_misread_are_refused(path, text, keys, expected):
+def test_ambiguous_files_are_refused(path, text, keys, expected):
     path.write_text(text)
     assert expected in refusal("csv", path, **keys)
 

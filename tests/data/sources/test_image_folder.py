@@ -140,7 +140,7 @@ def test_folders_with_two_meanings_are_refused(tmp_path, files, keys, expected):
     assert expected in refusal("image-folder", root, **keys)
 
 
-def test_a_folder_of_nothing_is_refused(tmp_path):
+def test_a_folder_without_images_is_refused(tmp_path):
     assert "must hold a folder for each class" in refusal("image-folder", tmp_path)
     write(tmp_path, "a/0.png")
     (tmp_path / "b").mkdir()

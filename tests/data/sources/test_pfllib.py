@@ -213,7 +213,7 @@ FLOATS = {"descr": "<f4", "fortran_order": False, "shape": (3,)}
     # A compressed file contains the time, and all processes must name a test equally.
     ids=lambda value: "file" if isinstance(value, bytes) else None,
 )  # fmt: skip
-def test_files_of_anything_else_are_refused_and_run_nothing(
+def test_invalid_files_are_refused_without_running_their_code(
     tmp_path, monkeypatch, content, words
 ):
     monkeypatch.chdir(tmp_path)
@@ -225,7 +225,7 @@ def test_files_of_anything_else_are_refused_and_run_nothing(
     assert not (tmp_path / "made").exists()
 
 
-def test_an_array_that_only_claims_its_size_is_refused(tmp_path):
+def test_a_broadcast_array_of_excessive_size_is_refused(tmp_path):
     """A view of one number with a declared size of ten million."""
     wide = np.lib.stride_tricks.as_strided(np.zeros(1), (5000, 2000), (0, 0))
     with pytest.raises(ValueError, match=r"80,000,000 bytes, .* 99"):
@@ -296,7 +296,7 @@ def test_files_that_differ_are_named(tmp_path):
     assert "test/0.npz: x[1, 0, 0, 0] is inf" in refusal("pfllib", root)
 
 
-def test_a_folder_of_something_else_is_refused(tmp_path):
+def test_a_folder_without_pfllibs_files_is_refused(tmp_path):
     assert "train/K.npz" in refusal("pfllib", tmp_path)
     (tmp_path / "config.json").write_text("[]")
     assert "config.json: " in refusal("pfllib", tmp_path)

@@ -18,6 +18,6 @@ def test_values_are_read_unchanged(value, protocol):
 
 
 @pytest.mark.parametrize("value", [os.system, np.load, set, print])
-def test_anything_else_is_refused(value):
+def test_other_objects_are_refused(value):
     with pytest.raises(pickle.UnpicklingError, match="it names the object"):
         pickled.unpickle(pickle.dumps(value))

@@ -70,7 +70,7 @@ def transparent(mode):
         ),
     ],
 )
-def test_an_image_that_holds_more_is_refused(image, options, expected):
+def test_unsupported_images_are_refused(image, options, expected):
     if options.get("transparency") == 0:
         image.putpixel((0, 0), 0)
     with expect_refusal(expected):

@@ -158,7 +158,7 @@ def test_channels_are_those_of_pfllib():
     assert hand + chest + ankle == sensors.PAMAP_SIGNALS
 
 
-def test_pfllib_takes_the_least_number(tmp_path, pamap2_files):
+def test_pfllibs_label_of_mixed_windows_is_the_least(tmp_path, pamap2_files):
     """The window that is half lying and half jumping is lying; subject 102's window
     that is half walking has no activity.
     """
