@@ -44,7 +44,7 @@ def test_every_case_has_a_digest():
     digests.platform_of_digests() not in KEPT["platforms"],
     reason="the last bits are those of another processor or torch",
 )
-def test_a_method_ends_as_it_always_did(played):
+def test_a_method_ends_with_its_stored_digest(played):
     case, plain = played
     assert plain.digest == KEPT["digests"][digests.name_of(case)]
 

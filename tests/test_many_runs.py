@@ -104,6 +104,6 @@ def test_a_second_interrupt_ends_a_run_and_not_the_process(tmp_path, monkeypatch
     assert hpcfl.run(table, out=tmp_path / "run", progress=False).summary.finished
 
 
-def test_a_guest_never_ends_its_process():
+def test_a_guests_abort_raises_an_interrupt():
     with pytest.raises(KeyboardInterrupt):
         Guest().abort(1)

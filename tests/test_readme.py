@@ -64,7 +64,7 @@ def test_the_files_it_names_exist(path):
     assert path in README and (ROOT / path).exists()
 
 
-def test_the_first_screen_shows_a_figure_of_the_results():
+def test_the_introduction_shows_a_figure_of_the_results():
     screen = README.partition("\n## ")[0]
     (figure,) = re.findall(r"!\[.+\]\((.+)\)", screen)
     assert figure.startswith("results/") and figure in LINKED

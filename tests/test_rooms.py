@@ -96,7 +96,7 @@ def test_the_root_contains_only_modules_for_users():
 
 
 @pytest.mark.parametrize("name", ROOMS)
-def test_no_room_imports_from_one_above_it(name):
+def test_no_room_imports_from_a_higher_room(name):
     wrong = [
         f"{module} imports {other}"
         for module, path in modules().items()
@@ -108,7 +108,7 @@ def test_no_room_imports_from_one_above_it(name):
     assert not wrong
 
 
-def test_the_engine_runs_without_its_surroundings():
+def test_the_engine_imports_no_module_outside_it():
     """No import of the engine names a module of the surroundings, not even inside
     functions.
     """

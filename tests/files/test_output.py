@@ -57,7 +57,7 @@ def under_bash(tmp_path):
         ("| head -1", "[Errno 32] Broken pipe"),
     ],
 )
-def test_printing_ends_nothing(under_bash, tmp_path, line, why):
+def test_a_failing_output_does_not_end_the_command(under_bash, tmp_path, line, why):
     done = under_bash(line)
     assert done.returncode == 0
     assert (tmp_path / "first").read_text() == why

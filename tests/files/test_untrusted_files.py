@@ -48,7 +48,7 @@ def test_a_file_is_made_or_stays_as_it_is(tmp_path):
     assert untrusted_files.read_bytes(tmp_path / "file", 7) == b"content"
 
 
-def test_absence_is_not_damage(tmp_path):
+def test_a_missing_file_is_not_reported_as_damaged(tmp_path):
     (tmp_path / "file").write_bytes(b"")
     for path in (tmp_path / "none", tmp_path / "file" / "below"):
         with pytest.raises(FileNotFoundError):
@@ -78,7 +78,7 @@ def test_no_more_is_read_than_allowed(tmp_path):
         untrusted_files.read_bytes(tmp_path / "huge", 1 << 20)
 
 
-def test_hashing_shows_that_the_rank_is_alive(tmp_path, monkeypatch):
+def test_hashing_sends_heartbeats(tmp_path, monkeypatch):
     beats = []
     monkeypatch.setattr(untrusted_files, "CHUNK", 2)
     (tmp_path / "file").write_bytes(b"12345")

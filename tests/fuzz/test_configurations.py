@@ -24,7 +24,7 @@ RESOLVED = config.parse(
 
 
 @given(st.data())
-def test_values_that_no_key_expects(tmp_path, data):
+def test_changed_values_of_a_configuration_give_no_traceback(tmp_path, data):
     table = RESOLVED
     for _ in range(data.draw(st.integers(1, 2))):
         table = strange.changed(data.draw, table)

@@ -53,7 +53,7 @@ def test_commands_that_read_a_changed_folder_change_nothing(finished, data):
 
 
 @given(st.data())
-def test_the_same_command_again(finished, data):
+def test_the_command_repeated_on_a_changed_folder(finished, data):
     with _copy(finished) as place:
         _mutate(data.draw, place / "run")
         command = ("run", place / "file.toml", "--out", place / "run")

@@ -100,7 +100,7 @@ def names(folder, start):
     return sorted(name for name in os.listdir(folder) if name.startswith(start))
 
 
-def test_a_slow_file_system_is_no_silent_rank(tmp_path, monkeypatch):
+def test_checkpoints_send_heartbeats_on_a_slow_file_system(tmp_path, monkeypatch):
     """The first file is written after a heartbeat; a checkpoint is read with others."""
     beat, write = threading.Event(), atomic.write
 

@@ -74,7 +74,7 @@ def test_fresh_moves_the_old_run_aside_twice_in_a_second(tmp_path, name):
     }
 
 
-def test_strangers_files_are_not_touched(tmp_path):
+def test_a_folder_with_other_files_is_refused(tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
     for fresh in (False, True):
         with expect_refusal(r"'thesis.tex'.* --out"):

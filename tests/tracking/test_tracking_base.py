@@ -108,7 +108,7 @@ def test_a_tracker_receives_all_rounds_once_after_an_interruption(tmp_path, prin
 
 
 @pytest.mark.slow
-def test_one_that_fails_is_dropped_with_one_note(tmp_path, printed):
+def test_a_failing_tracker_is_dropped_with_one_note(tmp_path, printed):
     found = play(tmp_path / "run", "Breaks", "Recorder")
     assert found.completed == [3] and list(Recorder.begun[0].rounds) in (
         [],
