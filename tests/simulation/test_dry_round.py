@@ -97,8 +97,9 @@ def test_a_round_that_is_too_large_is_counted_and_left_out(monkeypatch):
 
 
 def test_rounding_is_no_dependence_on_other_clients():
-    together = {"upload 'a'": torch.tensor([1.0, torch.nan]), "b": torch.zeros(0)}
-    apart = together | {"upload 'a'": torch.tensor([1.0001, torch.nan])}
+    unknown = [torch.nan, torch.inf, -torch.inf]
+    together = {"upload 'a'": torch.tensor([1.0, *unknown]), "b": torch.zeros(0)}
+    apart = together | {"upload 'a'": torch.tensor([1.0001, *unknown])}
     dry_round.refuse_other_results(together, apart, tolerance=1e-3)
     with pytest.raises(MisusedTensor, match="upload 'a'"):
         dry_round.refuse_other_results(together, apart, tolerance=1e-5)
