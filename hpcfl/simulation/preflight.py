@@ -280,9 +280,8 @@ def try_round(
             server = round.server
             before = dict(server)
             play(round, dry_round.DRY, [note_work, dry_round.release_memory])
-            is_idle = bool(before) and all(
-                server[name] is before[name] for name in before
-            )
+            if before and round.uploads is not None:
+                is_idle = all(server[name] is before[name] for name in before)
             columns = round.collected.numbers.columns
             del before, round  # frees old tensors, rows and messages
             columns += play_final_scoring(small, server)

@@ -231,6 +231,8 @@ def test_unbatchable_code_runs_with_one_lane_and_a_note(hpcfl, override, fragmen
         ("fedavg", ["mistakes:KeepsUplink"], True),
         ("fedavg", ["hpcfl.methods.base:OwnOverlay"], False),
         ("hpcfl.methods.local:Local", [], False),
+        # without an upload
+        ({"name": "tiny:Diverges", "client": 0, "since": 1}, [], False),
     ],
 )
 def test_a_server_that_keeps_its_state_is_noted(method, overlays, is_noted):
