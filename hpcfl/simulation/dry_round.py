@@ -246,15 +246,15 @@ def refuse_other_messages(small: Prepared, server: State) -> None:
             )
 
 
-def is_close(one: Tensor, other: Tensor, tolerance: float) -> bool:
+def is_close(one: Tensor, other: Tensor | None, tolerance: float) -> bool:
     """Return whether two results differ only by rounding.
 
     Args:
-        one, other: results.
+        one, other: results; None for a missing one.
         tolerance: difference that rounding explains, relative to the norm of the finite
             numbers of ``one``.
     """
-    if one.shape != other.shape:
+    if other is None or other.shape != one.shape:
         return False
     finite = one.double().nan_to_num(nan=0, posinf=0, neginf=0)
     rounding = tolerance * float(finite.norm())
