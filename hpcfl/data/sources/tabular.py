@@ -28,6 +28,7 @@ from hpcfl.files import wording
 MOST_ROWS = 100_000_000
 LABEL, CLIENT, SPLIT = "label", "client", "split"  # default names of columns
 TRAIN, TEST = "train", "test"
+MISSING = {"na", "nan", "n/a", "null", "none"}  # usual texts of missing values
 
 
 class _Labels(NamedTuple):
@@ -115,6 +116,12 @@ class TableSource(Source):
         }
         if spellings := checks.describe_spellings("classes", labels.names):
             notes.append(f"{root}: {spellings}")
+        for class_name in labels.names:
+            if class_name.lower() in MISSING:
+                notes.append(
+                    f"{root}: {class_name} in the column '{label}' is read as the name of a class; "
+                    "remove these rows if they lack a label"
+                )
         dataset = npz.make_dataset(
             root,
             arrays,

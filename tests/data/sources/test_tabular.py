@@ -92,6 +92,13 @@ def test_classes_of_dropped_rows_are_noted(tmp_path):
     assert " 1 of 3 rows " in data.notes[0] and "class owl," in data.notes[1]
 
 
+def test_a_class_that_may_be_a_missing_value_is_noted(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("x,label\n0.5,cat\n1.5,NA\n2.5,dog\n")
+    [note] = load("csv", path).notes
+    assert " NA " in note
+
+
 def test_names_that_differ_in_spaces_or_case_alone_are_noted(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text("x,label,client\n0.5,cat,ann\n1.5,cat ,Ann\n")
