@@ -190,7 +190,9 @@ def make_table(
         numbers[SPENT] = shares
     if any(one.searches > 1 for one in gains.values()):
         numbers[SEARCHES] = {row: one.searches for row, one in gains.items()}
-        numbers[BOOTSTRAP] = {row: one.bootstrap for row, one in gains.items()}
+        numbers[BOOTSTRAP] = {
+            row: measure.factor * one.bootstrap for row, one in gains.items()
+        }
     unit = f" in {measure.unit}" if measure.unit else ""
     score = f"{measure.score}{describe_column(name, reading.metric)}{unit}"
     title = f"{column}: {score} of each client against {reference}"
@@ -252,7 +254,7 @@ def _describe_clients(
 
 
 def tabulate(gains: Mapping[str, Gains], against: Reference, factor: int) -> DataFrame:
-    """Return the numbers of each row in the unit in which they are recorded.
+    """Return the numbers of each row in the displayed unit.
 
     Args:
         gains: Gains by row.
@@ -261,15 +263,15 @@ def tabulate(gains: Mapping[str, Gains], against: Reference, factor: int) -> Dat
 
     Returns:
         A frame with a row for each row of the table and the columns ``gain``, ``half``,
-        ``p``, ``verdict``, ``hurt``, ``loss``, ``worst_tenth``, ``gini`` and, if
-        requested, ``needs`` and ``p_pairs``.
+        ``p``, ``verdict``, ``hurt`` (in %), ``hurt_by``, ``worst_tenth``, ``gini`` and,
+        if requested, ``needs`` and ``p_pairs``.
     """
     of_rows = Series(gains)
     intervals = of_rows.map(lambda one: one.interval)
     frame = DataFrame(
         {
-            "gain": intervals.map(lambda one: one.mean),
-            "half": intervals.map(lambda one: one.half),
+            "gain": intervals.map(lambda one: factor * one.mean),
+            "half": intervals.map(lambda one: factor * one.half),
             "p": correct(intervals.map(lambda one: one.p)),
         }
     ).rename_axis("row")
@@ -278,8 +280,10 @@ def tabulate(gains: Mapping[str, Gains], against: Reference, factor: int) -> Dat
     verdict = same.map({True: "same", False: "open"})
     verdict = verdict.mask(frame["p"] < LEVEL, better)
     frame["verdict"] = verdict.mask(frame["p"].isna(), "")
-    for name in ("hurt", "loss", "worst_tenth", "gini"):
-        frame[name] = {row: getattr(one, name) for row, one in gains.items()}
+    frame["hurt"] = of_rows.map(lambda one: 100 * one.hurt)
+    frame["hurt_by"] = of_rows.map(lambda one: factor * one.loss)
+    frame["worst_tenth"] = of_rows.map(lambda one: factor * one.worst_tenth)
+    frame["gini"] = of_rows.map(lambda one: one.gini)
     if against.power is not None:
         power = against.power / factor
         level = LEVEL / max(1, frame["p"].count())
@@ -295,27 +299,26 @@ def tabulate(gains: Mapping[str, Gains], against: Reference, factor: int) -> Dat
 
 
 def _write_cells(frame: DataFrame, measure: Measure) -> DataFrame:
-    """Return the numbers of ``tabulate`` as texts in the displayed unit."""
+    """Return the numbers of ``tabulate`` as texts."""
     form = ".2f" if measure.is_percent else ".4g"
 
-    def write(name: str, form: str, factor: int = 1) -> Series:
-        numbers = factor * frame[name].astype(float)
+    def write(name: str, form: str) -> Series:
+        numbers = frame[name].astype(float)
         return numbers.map(lambda one: MISSING if math.isnan(one) else f"{one:{form}}")
 
-    factor = measure.factor
-    half = (" ± " + write("half", form, factor)).mask(frame["half"].isna(), "")
+    half = (" ± " + write("half", form)).mask(frame["half"].isna(), "")
     columns = {
-        GAIN: write("gain", f"+{form}", factor) + half,
+        GAIN: write("gain", f"+{form}") + half,
         "p": write("p", ".2g"),
         "verdict": frame["verdict"],
-        "hurt %": write("hurt", ".1f", 100),
-        "hurt by": write("loss", f"+{form}", factor),
-        "worst tenth": write("worst_tenth", f"+{form}", factor),
+        "hurt %": write("hurt", ".1f"),
+        "hurt by": write("hurt_by", f"+{form}"),
+        "worst tenth": write("worst_tenth", f"+{form}"),
         "Gini": write("gini", ".3f"),
     }
     for name, heading, form in OPTIONAL:
         if name in frame:
-            columns[heading] = write(name, form, factor if name == BOOTSTRAP else 1)
+            columns[heading] = write(name, form)
     return DataFrame(columns).rename_axis(None)
 
 

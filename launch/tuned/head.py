@@ -173,7 +173,7 @@ def describe_gain(row: pandas.Series, gains: Gains, claim: str) -> list[str]:
         format_gain(gains),
         f"{PERCENT * gains.bootstrap:.2f}",
         row["verdict"],
-        f"{PERCENT * row['hurt']:.0f} %",
+        f"{row['hurt']:.0f} %",
         claim,
         judge(claim, row["verdict"], gains.interval.is_within(MARGIN / PERCENT)),
     ]

@@ -130,7 +130,7 @@ def test_a_table_names_the_number_of_clients_that_it_compares():
         one.run.folder = Path("run")
     arranged = Arrangement([row, reference], ["method.name"], [], [])
     table = comparison.make_table(arranged, "", Reference("local"), LAST)
-    assert table.numbers["gain"].tolist() == pytest.approx([0.2])
+    assert table.numbers["gain"].tolist() == pytest.approx([20])
     assert any("fedavg 1 of 4" in note for note in table.notes)
 
 
@@ -201,27 +201,40 @@ def test_a_comparison_with_a_reference_in_every_format(runs):
     for form in table_formats.TEXTS.values():
         assert "fedavg" in form(sheet)
     heading, *_ = table_formats.write_csv(sheet).splitlines()
-    assert heading == "row,column,gain,half,p,verdict,hurt,loss,worst_tenth,gini,needs"
+    assert (
+        heading == "row,column,gain,half,p,verdict,hurt,hurt_by,worst_tenth,gini,needs"
+    )
 
 
-def test_the_bootstrap_has_the_unit_of_the_other_numbers():
-    """The CSV has fractions of all numbers of a comparison, the table has percent."""
+def test_the_csv_has_the_numbers_that_the_terminal_shows():
+    """Three searches on four partitions. One client of four loses 10 points or more."""
     random = np.random.default_rng(0)
     found = []
     for search in (0, 1, 2):
         for seed in range(4):
             given = seed, seed, COUNTS, search
             found.append(same(0.5, *given)._replace(row="fedavg"))
-            gained = 0.1 * search + 0.1 * random.standard_normal(4)
+            gained = 0.05 * search + 0.05 * random.random(4)
+            gained[0] = -0.1 - 0.02 * seed
             found.append(placed((0.5 + gained).tolist(), *given)._replace(row="ditto"))
     for one in found:
         one.run.folder = Path("run")
     arranged = Arrangement(found, ["method.name"], [], [])
     table = comparison.make_table(arranged, "", Reference("fedavg"), LAST)
-    [line] = table.numbers.to_dict("records")
-    assert 0.5 < line[comparison.BOOTSTRAP] / line["half"] < 1.5
-    shown = float(table.texts.at["ditto", comparison.BOOTSTRAP])
-    assert shown == pytest.approx(100 * line[comparison.BOOTSTRAP], abs=0.005)
+    [line] = csv.DictReader(table_formats.write_csv(table).splitlines())
+    assert 0.5 < float(line[comparison.BOOTSTRAP]) / float(line["half"]) < 1.5
+    assert line["hurt"] == "25.0"
+    shown = table.texts.loc["ditto"]
+    gain, _, half = shown[comparison.GAIN].split(" ")
+    assert float(line["gain"]) == pytest.approx(float(gain), abs=0.005)
+    assert float(line["half"]) == pytest.approx(float(half), abs=0.005)
+    for name, heading in (
+        ("hurt", "hurt %"),
+        ("hurt_by", "hurt by"),
+        ("worst_tenth", "worst tenth"),
+        (comparison.BOOTSTRAP, comparison.BOOTSTRAP),
+    ):
+        assert float(line[name]) == pytest.approx(float(shown[heading]), abs=0.06)
 
 
 @pytest.mark.slow
