@@ -15,6 +15,7 @@ from typing import Any
 
 import click
 import numpy as np
+from click.core import ParameterSource
 
 from hpcfl import __version__
 from hpcfl.communication.communicator import Communicator, agreed
@@ -250,6 +251,24 @@ def importing() -> Iterator[None]:
     gc.enable()
 
 
+def list_given(*names: str) -> list[str]:
+    """Return the options on the command line among some parameters of the command."""
+    context = click.get_current_context()
+    return [
+        parameter.opts[0]
+        for parameter in context.command.params
+        if parameter.name in names
+        and context.get_parameter_source(parameter.name) is ParameterSource.COMMANDLINE
+    ]
+
+
+def refuse_together(*names: str) -> None:
+    """Raise UserError if the command line has several of some parameters."""
+    given = list_given(*names)
+    if len(given) > 1:
+        raise UserError(f"{' and '.join(given)} exclude each other; keep one of them")
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__)
 def cli() -> None:
@@ -314,6 +333,7 @@ def show(
     explain: bool,
 ) -> None:
     """Show the results of a run or sweep, also while it runs."""
+    refuse_together("as_json", "bibtex", "explain")
     from hpcfl.report import citation, tables
     from hpcfl.trained import loading
 
@@ -382,6 +402,7 @@ def _add_listing(kind: str, what: str) -> None:
     @printing
     @on_server
     def show_listing(name: str | None, as_json: bool, bibtex: bool = False) -> None:
+        refuse_together("as_json", "bibtex")
         from hpcfl.report import catalogue, listing
 
         if bibtex:
@@ -537,6 +558,7 @@ def export(everyone: bool, clients: tuple[int, ...], **options: Any) -> None:
 
     Using the files does not require hpcfl.
     """
+    refuse_together("clients", "everyone")
     from hpcfl.commands.export import export
 
     export(clients=None if everyone else clients, **options)
@@ -641,12 +663,13 @@ def table(
         from hpcfl.report.metric_values import Reading
         from hpcfl.report.sweep_table import show
 
-    for option, given in (("--test", test), ("--power", power)):
-        if given is not None and not against:
-            raise UserError(
-                f"{option} {given}: needs a reference row; add --against ROW, such as "
-                "--against local"
-            )
+    refuse_together("at", "at_virtual")
+    of_comparison = list_given("test", "margin", "power")
+    if of_comparison and not against:
+        raise UserError(
+            f"{' and '.join(of_comparison)}: needs a reference row; add --against ROW, such "
+            "as --against local"
+        )
     reference = Reference(against, margin, power, test is not None) if against else None
     show(
         folders=folders,

@@ -149,6 +149,22 @@ def test_bad_input_gives_one_line_and_exit_code_2(call, tmp_path, line, words):
     assert words in failed.stderr
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "show runs --json --bibtex",
+        "show runs --json --explain",
+        "methods --json --bibtex",
+        "export runs --out models --client 3 --all",
+        "table runs --at best --at-virtual 0",
+    ],
+)
+def test_options_that_exclude_each_other_are_refused(hpcfl, line):
+    code, _, error = hpcfl(*line.split(" "))
+    assert code == 2
+    assert sum(word in error for word in line.split(" ") if word[0] == "-") == 2
+
+
 @pytest.fixture
 def under_bash(zygote, tmp_path):
     """Return ``under_bash("hpcfl … > /dev/full")``, which returns the exit code of

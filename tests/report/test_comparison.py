@@ -280,7 +280,10 @@ def test_the_title_names_a_column_that_the_user_gave(made_runs):
         assert ("pre/mean" in table.title) == is_named
 
 
-@pytest.mark.parametrize("option", [("--test", "client-seed-pairs"), ("--power", "1")])
+@pytest.mark.parametrize(
+    "option",
+    [("--test", "client-seed-pairs"), ("--power", "1"), ("--margin", "0.5")],
+)
 def test_options_of_a_comparison_need_a_reference(hpcfl, option):
     code, _, error = hpcfl("table", "runs", *option)
     assert code == 2 and option[0] in error
