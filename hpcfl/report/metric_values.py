@@ -42,8 +42,9 @@ class Reading:
 
     Attributes:
         metric: Name of the metric: a recorded number such as ``post/mean`` or
-            ``seconds/round``, or a score (``accuracy``), SCORE/SUMMARY or recorded name
-            (``macro_f1_std``) in the primary column. "" means the primary metric of the
+            ``seconds/round``, COLUMN/SCORE (``post/accuracy``), or a score
+            (``accuracy``), SCORE/SUMMARY or recorded name (``macro_f1_std``) in the
+            primary column. "" means the primary metric of the
             first run; "validation" means each run's primary metric on held-out training
             samples.
         at: Rounds at which the metric is read: "best", "last" or "tail" (see
@@ -110,7 +111,10 @@ def resolve_metric(run: Run, metric: str) -> ResolvedMetric:
     name = MetricName.parse(metric)
     if name.column in NO_SCORES:
         return ResolvedMetric(name, None)
-    return ResolvedMetric(name, resolve(name.number, run.scores))
+    measure = resolve(name.number, run.scores)
+    if measure is not None and not name.of_clients:
+        name = replace(name, number=measure.recorded)
+    return ResolvedMetric(name, measure)
 
 
 def describe_column(name: MetricName, metric: str) -> str:
@@ -123,7 +127,7 @@ def describe_column(name: MetricName, metric: str) -> str:
     """
     if metric == VALIDATION:
         return " on held-out samples"
-    return f" ({metric})" if metric == str(name) else ""
+    return f" ({metric})" if metric.startswith(f"{name.column}/") else ""
 
 
 def choose_at(metric: str, at: At) -> At:

@@ -273,11 +273,12 @@ def test_a_comparison_notes_other_code_and_rounds(made_runs):
 
 def test_the_title_names_a_column_that_the_user_gave(made_runs):
     runs = made_runs(local=[0.0, 0.1], fedavg=[0.2, 0.3])
-    for metric, is_named in (("pre/mean", True), ("", False)):
+    for metric in ("pre/mean", "pre/accuracy", ""):
         [table] = sweep_table.compare(
             arrange(runs), Reading(metric), Reference("local")
         )
-        assert ("pre/mean" in table.title) == is_named
+        assert ("(pre/" in table.title) == bool(metric)
+        assert metric in table.title
 
 
 @pytest.mark.parametrize(

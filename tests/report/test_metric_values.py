@@ -7,7 +7,12 @@ import numpy as np
 import pytest
 from refusals import expect_refusal
 
-from hpcfl.report.metric_values import count_clients, read_clients, read_value
+from hpcfl.report.metric_values import (
+    count_clients,
+    read_clients,
+    read_value,
+    resolve_recorded,
+)
 from hpcfl.scores.metric_names import Measure
 from hpcfl.storage.results import DIGEST
 
@@ -45,6 +50,21 @@ def test_a_score_that_is_a_mean_over_samples_is_read_as_one():
     made.results.values.of_rounds["pre/loss"] = np.array([1.0, 2.0, 3.0])
     found = read_clients(made, "loss", "best")
     np.testing.assert_allclose(found, 2 * LOW)
+
+
+def test_a_score_is_read_by_its_column_and_name():
+    """The primary column is ``pre``; ``post`` is twice as high."""
+    made = run([LOW])
+    values = made.results.values
+    values.of_rounds["pre/weighted"] = np.array([0.35])
+    values.of_rounds["post/weighted"] = np.array([0.7])
+    for metric, expected in (
+        ("accuracy", 0.35),
+        ("pre/accuracy", 0.35),
+        ("post/accuracy", 0.7),
+    ):
+        assert resolve_recorded([made], metric).measure.score == "accuracy"
+        assert read_value(made, metric, "last").value == pytest.approx(expected)
 
 
 def test_a_client_that_was_not_scored_has_no_number():
