@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Literal
 
 from pandas import DataFrame, Series, concat
-from rich.measure import Measurement
 
 from hpcfl.errors import UserError
 from hpcfl.files.wording import list_first
@@ -30,7 +29,6 @@ from hpcfl.report.search_spending import SEARCHES
 from hpcfl.report.table_formats import MISSING, Table
 from hpcfl.report.text import (
     NAMED,
-    WIDEST,
     escape,
     format_clients,
     literal,
@@ -155,11 +153,11 @@ def _print(table: Table, form: str) -> None:
         print(table_formats.TEXTS[form](table))
         return
     console = make_console()
-    cells = table_formats.make_cells(table)
-    for part in (literal(table.title), cells, *map(literal, table.notes)):
+    cells = table_formats.fit_width(table, console)
+    for part in (literal(table.title), *cells, *map(literal, table.notes)):
         console.print(part)
-    boundless = console.options.update(max_width=WIDEST)
-    if Measurement.get(console, boundless, cells).maximum > console.width:
+    widths = [table_formats.measure_width(one, console) for one in cells]
+    if max(widths) > console.width:
         note = (
             f"note: cut to the terminal's {console.width} columns; --format markdown "
             "and csv print whole tables, --rows and --columns choose the keys"

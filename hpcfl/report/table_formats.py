@@ -3,13 +3,16 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from textwrap import fill
 
 from pandas import DataFrame
 from rich import box
+from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from hpcfl.report.text import escape, literal
+from hpcfl.report.text import WIDEST, escape, literal
 
 MISSING = "–"  # text of an entry that was not run or lacks the number
 LABEL_LETTERS = 40  # letters of a row's label that are always shown
@@ -34,16 +37,57 @@ class Table:
     notes: Sequence[str] = ()
 
 
-def make_cells(table: Table) -> RichTable:
-    """Return a table for a console of rich, with the best numbers in bold."""
+def fit_width(table: Table, console: Console) -> list[RichTable]:
+    """Return tables with consecutive columns that each fit the width of a console.
+
+    Where all columns do not fit, headings are wrapped and then columns are moved to
+    further tables. A single column may still be too wide.
+    """
+    if measure_width(make_cells(table), console) <= console.width:
+        return [make_cells(table)]
+    parts: list[list[str]] = [[]]
+    for column in table.texts.columns:
+        wider = make_cells(table, [*parts[-1], column], wraps=True)
+        if parts[-1] and measure_width(wider, console) > console.width:
+            parts.append([])
+        parts[-1].append(column)
+    fitting = []
+    for part in parts:
+        cells = make_cells(table, part)
+        wraps = measure_width(cells, console) > console.width
+        fitting.append(make_cells(table, part, wraps=True) if wraps else cells)
+    return fitting
+
+
+def measure_width(cells: RichTable, console: Console) -> int:
+    """Return the number of columns of a terminal that a table needs."""
+    boundless = console.options.update(max_width=WIDEST)
+    return Measurement.get(console, boundless, cells).maximum
+
+
+def make_cells(
+    table: Table, columns: Sequence[str] | None = None, wraps: bool = False
+) -> RichTable:
+    """Return a table for a console of rich, with the best numbers in bold.
+
+    Args:
+        table: Table.
+        columns: Columns to show; by default all.
+        wraps: Whether headings are wrapped to the width of their columns.
+    """
+    names = list(table.texts.columns if columns is None else columns)
     cells = RichTable(box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
     # On a narrow terminal numbers wrap before the label of a row is cut.
     longest = max(len(escape(row)) for row in table.texts.index)
     cells.add_column("", no_wrap=True, min_width=min(longest, LABEL_LETTERS))
-    for column in table.texts.columns:
-        cells.add_column(literal(column), justify="right")
-    for row, texts in table.texts.iterrows():
-        styles = table.best.loc[row].map({True: "bold", False: ""})
+    for column in names:
+        heading = escape(column)
+        if wraps:
+            words = [*heading.split(), *table.texts[column]]
+            heading = fill(heading, max(map(len, words)))
+        cells.add_column(Text(heading), justify="right")
+    for row, texts in table.texts[names].iterrows():
+        styles = table.best.loc[row, names].map({True: "bold", False: ""})
         cells.add_row(literal(row), *map(Text, texts, styles))
     return cells
 

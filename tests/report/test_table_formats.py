@@ -37,6 +37,20 @@ def test_a_narrow_terminal_shows_names_of_rows_whole(printed):
     assert name in printed()
 
 
+@pytest.mark.parametrize("width", [40, 60, 80])
+def test_a_narrow_terminal_shows_every_number(printed, width):
+    headings = ["gain ± 95 %", "p (pairs of client and seed)", "verdict", "hurt by"]
+    numbers = ["+62.71 ± 17.29", "0.0092", "better", "-4.55"]
+    texts = pandas.DataFrame([numbers * 2], ["ditto"], [*headings, *"abcd"])
+    console = Console(width=width)
+    for cells in table_formats.fit_width(Table("", texts, texts == "", texts), console):
+        console.print(cells)
+    shown = printed()
+    assert all(shown.count(number) == 2 for number in numbers)
+    assert all(word in shown for heading in headings for word in heading.split())
+    assert max(map(len, shown.splitlines())) <= width
+
+
 def test_markdown_keeps_its_form(grid):
     lines = table_formats.write_markdown(grid).splitlines()
     assert len(lines) == 8
