@@ -260,6 +260,13 @@ class Samples:
         )
 
 
+def count_samples(
+    clients: Sequence[int], assigned: Assigned, shifts: "Shifts | None" = None
+) -> int:
+    """Return the number of samples on a rank with some clients, as for ``Samples``."""
+    return len(_number_pools(clients, assigned.parts, shifts)[0])
+
+
 def _number_pools(
     clients: Sequence[int],
     parts: Mapping[str, Sequence[np.ndarray]],

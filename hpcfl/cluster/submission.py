@@ -523,7 +523,7 @@ def _check_threads(profile: Profile, configs: list[Config]) -> None:
 
 
 def _show_needs(config: Config, ranks: int) -> None:
-    """Print the needs of the server and of rank 1, which gets the largest clients.
+    """Print the needs of the server and of every rank.
 
     The forecast is for CPUs, because the submitting host may have no GPU. A GPU that
     trains more lanes at the same time needs more. Raises UserError.
@@ -534,19 +534,12 @@ def _show_needs(config: Config, ranks: int) -> None:
     """
     runtime = config.runtime.model_copy(update={"device": "cpu"})
     config = config.model_copy(update={"runtime": runtime})
-    *first, last = [Process(rank, ranks) for rank in range(min(ranks, 2))]
-    adapter = make_adapter(config.adapter)
-    of_ranks = []
-    for one in first:
-        of_ranks.append(needs.compute_rank_needs(prepare(config, one, adapter)))
-    prepared = prepare(config, last, adapter).keep_few_samples()
+    worker = Process(min(1, ranks - 1), ranks)
+    prepared = prepare(config, worker, make_adapter(config.adapter)).keep_few_samples()
     scratch.return_freed_memory()
-    of_ranks.append(needs.compute_rank_needs(prepared))
-    server, others = needs.compute_server_needs(prepared), ranks - len(of_ranks)
-    print(needs.describe_needs(prepared, needs.Needs(of_ranks, server, others=others)))
+    of_ranks = needs.forecast_rank_needs(prepared)
+    server = needs.compute_server_needs(prepared)
+    print(needs.describe_needs(prepared, needs.Needs(of_ranks, server)))
     print(needs.describe_model(prepared))
-    if others:
-        names = f"ranks 2 to {ranks - 1}" if ranks > 3 else "rank 2"
-        print(f"{names}: at most as much as rank 1")
     for note in prepared.notes:
         print(f"note: {escape(note)}")

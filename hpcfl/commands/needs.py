@@ -11,6 +11,7 @@ from torch import Tensor
 
 from hpcfl.clients import lane_memory
 from hpcfl.clients.optimizers import list_slots
+from hpcfl.clients.samples import count_samples
 from hpcfl.communication.communicator import Communicator
 from hpcfl.communication.message import (
     Entry,
@@ -129,14 +130,11 @@ class Needs:
         ranks: Needs of each rank.
         server: Additional needs of rank 0 as the server.
         gpus: Contents of each rank's GPU; None for a rank without GPU.
-        others: Number of further ranks, which need at most as much as the last of
-            ``ranks``.
     """
 
     ranks: list[RankNeeds]
     server: ServerNeeds
     gpus: Sequence[GpuNeeds | None] = ()
-    others: int = 0
 
 
 def compute_needs(prepared: Prepared, communicator: Communicator) -> Needs | None:
@@ -173,7 +171,7 @@ def compute_gpu_needs(prepared: Prepared, pools: int = 0) -> GpuNeeds | None:
     module, private = resources.kernel.module, count_state_bytes(prepared)
     clients = min(hosted, resources.clients_on_device)
     lane_count = min(
-        clients, count_concurrent_clients(prepared), resources.kernel.widest
+        clients, count_concurrent_clients(prepared, hosted), resources.kernel.widest
     )
     rows = clients * lane_memory.count_client_bytes(module, private)
     sample, _ = resources.samples.take(np.arange(1))
@@ -192,14 +190,44 @@ def compute_gpu_needs(prepared: Prepared, pools: int = 0) -> GpuNeeds | None:
 
 
 def compute_rank_needs(prepared: Prepared) -> RankNeeds:
-    """Return this rank's needs, without the server's.
+    """Return this rank's needs, without the server's."""
+    hosted, samples = len(prepared.store.ids), prepared.resources.samples.nbytes
+    return compute_hosting_needs(prepared, hosted, samples)
+
+
+def forecast_rank_needs(prepared: Prepared) -> list[RankNeeds]:
+    """Return the needs of every rank, computed on a single one that hosts clients.
+
+    The bytes of another rank's samples are estimated from their number.
+    """
+    data, placement = prepared.data, prepared.placement
+    hosts = [placement.list_clients(rank) for rank in range(placement.size)]
+    counts = [
+        count_samples(clients.tolist(), data.assigned, data.shifts) for clients in hosts
+    ]
+    here = placement.owner[prepared.store.ids[0]]
+    of_sample = prepared.resources.samples.nbytes / counts[here]
+    of_ranks = []
+    for clients, count in zip(hosts, counts, strict=True):
+        hosted = int((clients < prepared.config.partition.clients).sum())
+        samples = round(count * of_sample)
+        of_ranks.append(compute_hosting_needs(prepared, hosted, samples))
+    return of_ranks
+
+
+def compute_hosting_needs(prepared: Prepared, hosted: int, samples: int) -> RankNeeds:
+    """Return the needs of a rank, without the server's.
 
     The estimate assumes the largest possible number of its clients in a round.
+
+    Args:
+        prepared: Prepared experiment, on any rank.
+        hosted: Number of clients that the rank hosts.
+        samples: Bytes of its samples.
     """
     config, resources = prepared.config, prepared.resources
     model, client = FLOAT * prepared.setup.layout.width, count_state_bytes(prepared)
-    hosted = len(prepared.store.ids)
-    participants = count_concurrent_clients(prepared)
+    participants = count_concurrent_clients(prepared, hosted)
     limit = int(config.runtime.memory * 1e6)
     of_optimizer = len(list_slots(config.training))
     lane_count = min(participants, resources.kernel.widest)
@@ -209,7 +237,7 @@ def compute_rank_needs(prepared: Prepared) -> RankNeeds:
         rows += participants * (model + client) + count_kept_bytes(prepared)
     return RankNeeds(
         clients=hosted,
-        samples=resources.samples.nbytes,
+        samples=samples,
         client_state=min(limit, hosted * client),
         # start rows, trained rows and the state in use
         rows=rows,
@@ -311,7 +339,7 @@ def make_parts(config: Config, shape: list[int], dtype: torch.dtype) -> list[Par
 
 def compute_worker_share(needs: Needs) -> int:
     """Return the bytes of the server's state that a rank with clients writes."""
-    workers = len(needs.ranks) - 1 + needs.others
+    workers = len(needs.ranks) - 1
     return ceil(needs.server.parts / max(1, workers))
 
 
@@ -367,8 +395,8 @@ def count_received_bytes(entry: Entry, senders: int) -> int:
     return entry.tensor[:1].nbytes * senders
 
 
-def count_concurrent_clients(prepared: Prepared) -> int:
-    """Return the largest number of this rank's clients that train in a round.
+def count_concurrent_clients(prepared: Prepared, hosted: int) -> int:
+    """Return the largest number of a rank's ``hosted`` clients that train in a round.
 
     With an asynchronous server, clients with an update that waits for its round count
     as well.
@@ -377,7 +405,7 @@ def count_concurrent_clients(prepared: Prepared) -> int:
     most = count_concurrent(config, clients)
     if config.time.mode == "asynchronous":
         most += config.participation.count(clients)
-    return min(len(prepared.store.ids), most)
+    return min(hosted, most)
 
 
 def count_kept_bytes(prepared: Prepared) -> int:

@@ -4,11 +4,12 @@
 
 import dataclasses
 
+import pytest
 import torch
-from playing import prepare_alone, prepare_tiny
+from playing import prepare_alone, prepare_on, prepare_tiny
 
 from hpcfl.commands import needs
-from hpcfl.communication.communicator import OneProcess
+from hpcfl.communication.communicator import OneProcess, Process
 from hpcfl.files import scratch
 from hpcfl.simulation import dry_round
 from hpcfl.storage import manifest
@@ -238,6 +239,20 @@ def test_rank_0_encodes_parts_if_it_is_alone(monkeypatch):
     placed = dataclasses.replace(little.placement, size=3)
     among_others = dataclasses.replace(little, placement=placed)
     assert needs.compute_server_needs(among_others).files == held - 10_000
+
+
+@pytest.mark.slow
+def test_one_rank_forecasts_the_needs_of_all():
+    """Ranks have equal numbers of steps, and rank 1 has the fewest clients."""
+    table = {
+        "partition": {"scheme": "quantity", "law": "power", "clients": 30},
+        "model": {"name": "mlp", "hidden": []},
+        "method": {"name": "ditto"},
+    }
+    ranks = [prepare_on(Process(rank, 5), table) for rank in range(5)]
+    found = needs.forecast_rank_needs(ranks[1])
+    assert found == [needs.compute_rank_needs(one) for one in ranks]
+    assert max(one.rows for one in found) > 2 * found[1].rows
 
 
 def test_files_of_other_ranks_are_named():
