@@ -19,7 +19,7 @@ import numpy as np
 
 from hpcfl.commands.run import check_world, find_allowed_silence, run
 from hpcfl.communication.communicator import Communicator, agreed
-from hpcfl.errors import Diverged, UserError
+from hpcfl.errors import Diverged, RunFailure, UserError
 from hpcfl.experiment import config, experiment_file
 from hpcfl.experiment.config import Config
 from hpcfl.files import atomic, output
@@ -378,12 +378,12 @@ class Player(SearchResults):
     def refuse_overspending(self) -> Steps[None]:
         """Measure all trials before the first rung and check the budget.
 
-        A refused tuning leaves no files. An accepted one continues from the measured
-        rounds.
+        The search continues from the measured rounds. If they exceed the budget, they
+        stay in the folder for the same command with a larger one.
 
         Raises:
-            UserError: If the first rounds of methods exceed the budget; names all such
-                methods.
+            RunFailure: If the first rounds of methods exceed the budget; a line for
+                each such method is printed before.
         """
         if not tune_folder.is_unchecked(self.folder):
             return
@@ -395,9 +395,13 @@ class Player(SearchResults):
                     spent = yield from player.measure_trials(method)
                     refused.append(plan.describe_refusal(search, method, spent))
         refused = [line for line in refused if line]
+        for line in refused:
+            output.complain(escape(line))
         if refused:
-            tune_folder.remove(self.folder)
-            raise UserError(*refused)
+            raise RunFailure(
+                f"{self.folder}: keeps the measured rounds, from which the same command "
+                "continues after one of these changes"
+            )
         tune_folder.mark_checked(self.folder)
 
     def measure_trials(self, method: str) -> Steps[int]:

@@ -89,8 +89,10 @@ def mark_checked(folder: Path) -> None:
     (folder / UNCHECKED).unlink()
 
 
-def remove(folder: Path) -> None:
-    """Remove a tuning that has at most first rounds, and its folder if empty."""
+def remove_unplayed(folder: Path) -> None:
+    """Remove a tuning without runs, results and jobs, and its folder if empty."""
+    if any((*folder.glob("*/*/"), *folder.glob(f"{RESULTS}/*"), *folder.glob(JOBS))):
+        return
     for name in (*SWEEPS, MEASURED, RESULTS, CHOSEN):
         shutil.rmtree(folder / name, ignore_errors=True)
     for name in (TUNE, UNCHECKED):
@@ -99,15 +101,10 @@ def remove(folder: Path) -> None:
         folder.rmdir()
 
 
-def remove_unplayed(folder: Path) -> None:
-    """Remove a tuning without runs, results and jobs, and its folder if empty."""
-    files = (*folder.glob("*/*/"), *folder.glob(f"{RESULTS}/*"), *folder.glob(JOBS))
-    if not files:
-        remove(folder)
-
-
 def begin(folder: Path, tuning: dict[str, Any], unchecked: bool = False) -> None:
     """Create the folder of a tuning, or check that a folder belongs to it.
+
+    A tuning that has at most measured rounds continues with another budget.
 
     Args:
         folder: folder of the tuning.
@@ -145,12 +142,19 @@ def begin(folder: Path, tuning: dict[str, Any], unchecked: bool = False) -> None
         raise UserError(
             f"{path}: damaged ({error}); delete it and repeat the command"
         ) from None
-    differences = list_differences(flatten(there), flatten(json.loads(text)))
+    old, new = flatten(there), flatten(json.loads(text))
+    differences = list_differences(old, new)
     if differences:
-        raise UserError(
-            f"{folder}: holds another tuning ({'; '.join(differences)}); choose another "
-            "--out"
-        )
+        has_same_runs = old | {"tune.budget": 0} == new | {"tune.budget": 0}
+        if not (has_same_runs and is_unchecked(folder)):
+            raise UserError(
+                f"{folder}: holds another tuning ({'; '.join(differences)}); choose "
+                "another --out"
+            )
+        # Costs are computed again from the measured runs, with the new budget.
+        for cost in (folder / RESULTS).glob("*.json"):
+            cost.unlink()
+        atomic.write(path, text.encode())
     _make_folders(folder)
 
 

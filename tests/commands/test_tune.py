@@ -208,29 +208,57 @@ def test_a_tuning_from_start_to_end_by_hand(fedavg_tuned):
     assert (folder / "curve.png").stat().st_size > 1000
 
 
-def test_a_budget_below_the_cost_of_the_first_rounds_is_refused(
-    tuned, tmp_path, capsys
-):
+def test_a_search_stops_if_its_first_rounds_exceed_the_budget(tuned, tmp_path, capsys):
     """Three rounds of two trials are 6 · SAMPLES gradients, a budget of B is 1.5 · B."""
-    folder = tuned(["fedavg", "local"], budget=3 * SAMPLES, code=2)
+    folder = tuned(["fedavg", "local"], budget=3 * SAMPLES, code=1)
     lines = capsys.readouterr().err.splitlines()
     for method in ("fedavg", "local"):
         [line] = [one for one in lines if f"trials of {method} " in one]
         assert f"{6 * SAMPLES} gradients" in line
         assert f"tune.budget = {4 * SAMPLES} " in line
-    assert not folder.exists()
-    changes = [f"tune.budget={3 * SAMPLES}", "tune.overspend=true"]
-    changes.append('tune.methods=["fedavg"]')
-    assert call("tune", tmp_path / "t.toml", *set_keys(*changes)) == 0
+    assert not list((folder / "results").glob("*,rung=*"))
+    for changed in ({"code": 2, "search": "{}"}, {"code": 1}):
+        tuned(["fedavg", "local"], budget=3 * SAMPLES, **changed)
+
+
+def mark_measured_runs(folder):
+    """Put a file into each measured run, and return these files."""
+    marks = [run / "mine.txt" for run in (folder / "search").glob("*,trial=*")]
+    for mark in marks:
+        mark.touch()
+    assert len(marks) == 2
+    return marks
+
+
+def test_a_stopped_search_continues_with_its_measured_rounds(tuned, tmp_path, capsys):
+    folder = tuned(["fedavg"], budget=3 * SAMPLES, code=1)
+    marks = mark_measured_runs(folder)
+    file = tmp_path / "t.toml"
+    assert call("tune", file, *set_keys("tune.overspend=true")) == 0
+    assert all(mark.exists() for mark in marks)
     row = rows(folder)["fedavg"]
     share = int(row["spent"]) / int(row["budget"])
     assert float(row["spent/budget"]) == share > 1
+    assert call("tune", file, *set_keys(f"tune.budget={8 * SAMPLES}")) == 2
     capsys.readouterr()
     assert call("table", folder, "--format", "csv") == 0
     shown = capsys.readouterr().out
     assert "spent/budget" in shown and f"{share:.2f}"[:3] in shown
     assert call("report", folder, "--out", "page.html") == 0
     assert f"<td>{share:.2f}</td>" in (tmp_path / "page.html").read_text()
+
+
+def test_a_stopped_search_continues_with_another_budget(
+    tuned, tmp_path, fedavg_tuned, capsys
+):
+    """The outcome is that of a search that had this budget from the beginning."""
+    folder = tuned(["fedavg"], budget=3 * SAMPLES, code=1)
+    marks = mark_measured_runs(folder)
+    tuned(["fedavg"], budget=8 * SAMPLES)
+    assert all(mark.exists() for mark in marks)
+    for name in ("tune.json", "tuned.csv", "results/fedavg,trial=0,seed=7,cost.json"):
+        expected = (fedavg_tuned / "runs" / "t" / name).read_text()
+        assert (folder / name).read_text() == expected
 
 
 def test_an_older_tuning_may_continue_beyond_its_budget(again, tmp_path):
@@ -248,28 +276,25 @@ def test_a_trial_that_costs_more_than_the_others_counts_with_its_own_cost(
 ):
     """Both trials have four epochs, the untuned configuration has one."""
     search = '{ "training.epochs" = [4] }'
-    folder = tuned(["fedavg"], budget=8 * SAMPLES, search=search, code=2)
+    tuned(["fedavg"], budget=8 * SAMPLES, search=search, code=1)
     assert f"take {2 * 3 * 4 * SAMPLES:,} gradients" in printed_errors()
-    assert not folder.exists()
 
 
 @pytest.mark.parametrize("overspend", ["true", "false"])
+@pytest.mark.parametrize("others", [[], ["notes.txt"]])
 def test_a_mistake_before_the_first_run_leaves_no_files(
-    tuned, tmp_path, printed_errors, overspend
+    tuned, tmp_path, printed_errors, overspend, others
 ):
     folder = tuned([], code=2)
+    for name in others:
+        folder.mkdir(parents=True)
+        (folder / name).write_text("mine")
     mistake = set_keys("training.batch_size=99", "training.drop_last=true")
     changes = set_keys('tune.methods=["fedavg"]', f"tune.overspend={overspend}")
     assert call("tune", tmp_path / "t.toml", *changes, *mistake) == 2
     assert "training.batch_size = 99" in printed_errors()
-    assert not folder.exists()
-
-
-def test_a_refused_tuning_leaves_existing_files_unchanged(tuned, tmp_path):
-    (tmp_path / "runs" / "t").mkdir(parents=True)
-    (tmp_path / "runs" / "t" / "notes.txt").write_text("mine")
-    folder = tuned(["fedavg"], budget=3 * SAMPLES, code=2)
-    assert [path.name for path in folder.iterdir()] == ["notes.txt"]
+    assert folder.exists() == bool(others)
+    assert [path.name for path in folder.glob("*")] == others
 
 
 def test_a_file_to_tune_is_not_run(tuned, tmp_path, printed_errors):
