@@ -129,11 +129,13 @@ class StepRandom:
         return torch.from_numpy(table)
 
     def _draw_table(self, purpose: str, shape: tuple[int, ...]) -> Tensor:
-        """Draw an epoch's numbers of ``Fleet.uniform``, float64 ``[L, steps, *shape]``.
+        """Draw an epoch's uniform numbers, float64 ``[L, steps, *shape]``.
 
         The second dimension has the most steps of a lane.
         """
         numbers_per_step = int(np.prod(shape, dtype=np.int64))
+        # The usual phase is not in the key, so that numbers equal those of the fleet.
+        phase = () if self.phase == "train" else (self.phase,)
         table = np.zeros((len(self.client_keys), max(self.steps), *shape))
         for row, key, steps in zip(table, self.client_keys, self.steps, strict=True):
             count = steps * numbers_per_step
@@ -141,6 +143,7 @@ class StepRandom:
                 self.seed,
                 "uniform",
                 purpose,
+                *phase,
                 *key,
                 skip=self._epoch * count,
                 count=count,
@@ -284,9 +287,10 @@ class StepContext:
     def uniform(self, purpose: str, *shape: int) -> Tensor:
         """Return uniform numbers in [0, 1), ``[a, *shape]``, for this step.
 
-        They are keyed by purpose, round, client and step.
+        They are keyed by purpose, phase, round, client and step.
 
-        They equal ``fleet.uniform(purpose, steps, *shape)`` at ``index``.
+        In the phase "train" they equal ``fleet.uniform(purpose, steps, *shape)`` at
+        ``index``.
 
         Raises:
             ValueError: Two shapes are requested for one purpose in an epoch.

@@ -241,6 +241,19 @@ def test_a_step_has_its_index_and_the_fleets_draws(make_fleet, rows_of, lanes):
         assert torch.equal(numbers, expected[client, :steps])
 
 
+def test_trainings_of_two_phases_draw_other_numbers(make_fleet, rows_of):
+    fleet = make_fleet()
+    drawn = []
+
+    def step(context):
+        drawn.append(context.uniform("noise", 3)[0])
+        context.gradient()
+
+    for phase in ("train", "second", "third"):
+        fleet.train_by(step, rows_of(fleet), epochs=1, phase=phase)
+    assert len(torch.stack(drawn).unique()) == 3 * len(drawn)
+
+
 def test_draws_of_one_purpose_have_one_shape(make_fleet, rows_of):
     fleet = make_fleet()
     with pytest.raises(ValueError, match=r"'noise' .* \[2\] .* \[3\]"):
