@@ -44,6 +44,8 @@ class Status:
         note: details of the state.
         round: last round played.
         rounds: requested number of rounds, or None.
+        saved: number of rounds in the newest checkpoint, if the run is neither finished
+            nor active.
         left: seconds until the run is finished at its pace so far, or None.
         reached: last value of the primary metric, formatted.
         command: command that continues a stopped run, if a user typed it.
@@ -54,6 +56,7 @@ class Status:
     note: str = ""
     round: int = 0
     rounds: int | None = None
+    saved: int | None = None
     left: float | None = None
     reached: str = ""
     command: str = ""
@@ -185,6 +188,7 @@ def _find_status(
     so_far, rounds = run.summary, run.config["rounds"]
     pace, left = so_far.seconds_per_round, rounds - so_far.rounds
     number = so_far.last[run.score] if so_far.last else None
+    is_idle = not (run.status.finished or run.status.is_locked)
     reached = ""
     if number is not None:
         reached = f"{run.measure.format(number)} {run.measure.unit}".rstrip()
@@ -194,6 +198,7 @@ def _find_status(
         note,
         round=so_far.rounds,
         rounds=rounds,
+        saved=run.status.done if is_idle else None,
         left=pace * left if pace and left and state == "running" else None,
         reached=reached,
         command=_find_command(run) if state == "stopped" and not job else "",
@@ -264,6 +269,16 @@ def _describe_queued(queued: Queued, run: Run | None, requeues: str) -> tuple[st
     return "queued", ", ".join(note for note in notes if note not in ("", "None"))
 
 
+def _describe_round(cell: Status) -> str:
+    """Return a cell's round, and its saved one if a continued run begins with another."""
+    if not cell.rounds:
+        return ""
+    text = f"{cell.round}/{cell.rounds}"
+    if cell.saved in (None, cell.round):
+        return text
+    return f"{text}, saved {cell.saved}"
+
+
 def _make_table(cells: list[Status]) -> RenderableType:
     table = Table(box=None, pad_edge=False)
     for title in ("cell", "state", "round", "reached", "left", ""):
@@ -274,7 +289,7 @@ def _make_table(cells: list[Status]) -> RenderableType:
         table.add_row(
             literal(cell.name),
             cell.state,
-            f"{cell.round}/{cell.rounds}" if cell.rounds else "",
+            _describe_round(cell),
             literal(cell.reached),
             "" if cell.left is None else format_duration(cell.left),
             literal(cell.note),

@@ -18,7 +18,7 @@ from hpcfl.errors import RunFailure
 from hpcfl.experiment.config import parse
 from hpcfl.experiment.experiment_file import fingerprint
 from hpcfl.files import output
-from hpcfl.storage import results
+from hpcfl.storage import manifest, results
 from hpcfl.storage.lock import FolderLock
 from hpcfl.storage.metrics import ResultsWriter
 
@@ -164,6 +164,25 @@ def test_stopped_in_the_middle(sweep):
     path.write_text(path.read_text().replace('"rounds": 2', '"rounds": 20'))
     (sweep / "seed=1" / "metrics.h5").unlink()
     assert states(sweep)[1] == ("seed=1", "stopped", "the same command continues")
+
+
+@pytest.mark.slow
+def test_the_round_from_which_a_killed_run_continues(sweep, printed):
+    """Both rounds are recorded, and the checkpoint of the second one is missing.
+
+    A finished run may have none.
+    """
+    shutil.rmtree(sweep / "seed=0" / "checkpoints")
+    every = {"checkpoint": {"every": 1}}
+    folder = sweep / "seed=1"
+    run(parse(TABLE | {"seed": 1} | every), folder, OneProcess())
+    manifest.list_newest_first(folder / "checkpoints")[0].unlink()
+    status.show(sweep, watch=False)
+    shown = printed()
+    assert "2/2, saved 1 " in shown and "saved 0" not in shown
+    with FolderLock(folder):
+        status.show(sweep, watch=False)
+    assert "saved" not in printed()
 
 
 @pytest.mark.slow
