@@ -217,8 +217,8 @@ def _merge_searches(runs: Sequence[Run], settings: Sequence[Setting]) -> None:
         search = find_search(run)
         if search is not None:
             setting[SEARCH] = search
-            moment = setting["evaluation.score"]
-            of_method = run.folder.parent, setting["method.name"], moment
+            column = setting["evaluation.score"]
+            of_method = run.folder.parent, setting["method.name"], column
             methods.setdefault(of_method, []).append(setting)
     for alike in methods.values():
         for key in _find_varied(_make_frame(alike), sorted(set().union(*alike))):

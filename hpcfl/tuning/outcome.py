@@ -95,8 +95,8 @@ def write_outcome(plan: TuningPlan, folder: Path) -> None:
         figures.write(folder / FIGURE, lambda: draw_curve(points, measure))
         output.say(f"figure: {folder / FIGURE}")
     output.say(f"chosen: {folder / tune_folder.CHOSEN}")
-    moments = any(plan.find_column(method) for method in plan.section.methods)
-    keys = "method.name,evaluation.score" if moments else "method.name"
+    has_columns = any(plan.find_column(method) for method in plan.section.methods)
+    keys = "method.name,evaluation.score" if has_columns else "method.name"
     place = shlex.quote(str(folder))
     output.say(f"more: hpcfl table {place} --rows {keys} --at tail")
 
