@@ -147,10 +147,10 @@ def compare(stored: Run, played: Run) -> tuple[list[str], bool]:
         reasons = [f"{decision} when the run began" for decision in decisions]
         reasons += changed
         if digests[0] not in (None, digests[1]):
-            found = f"ANOTHER final state: {digests[0]} stored, {digests[1]} now"
+            found = f"the final states differ: {digests[0]} stored, {digests[1]} now"
             return [found, *reasons], False
         if differing:
-            return [f"OTHER numbers: {', '.join(differing)}", *reasons], False
+            return [f"these numbers differ: {', '.join(differing)}", *reasons], False
         kept = "the same final state" if digests[0] else "no final state was stored"
         rounds = len(stored.results.rounds)
         return [f"{kept}, and the same numbers in all {rounds} rounds"], True
@@ -158,7 +158,8 @@ def compare(stored: Run, played: Run) -> tuple[list[str], bool]:
     of_structure = [name for name in differing if _is_exact(name)]
     if of_structure:
         lines.append(
-            f"OTHER {', '.join(of_structure)}, which arithmetic does not change"
+            f"arithmetic does not change these numbers, which differ: "
+            f"{', '.join(of_structure)}"
         )
     if len(lines) > 1:
         return lines, False

@@ -83,8 +83,9 @@ def choose_device(runtime: Runtime, local_rank: int) -> torch.device:
         return torch.device("cpu")
     if not torch.cuda.is_available():
         raise UserError(
-            f"runtime.device = '{wanted}': {describe_assigned_gpus() or 'this machine'} "
-            f"offers no GPU to torch: {_explain_missing_gpu()}; to use the CPU, set runtime.device = 'cpu'"
+            f"runtime.device = '{wanted}': torch finds no GPU on this machine"
+            f"{describe_assigned_gpus() or ''}: {_explain_missing_gpu()}; to use the CPU, "
+            "set runtime.device = 'cpu'"
         )
     count = torch.cuda.device_count()
     index = int(wanted.partition(":")[2] or local_rank % count)
@@ -201,16 +202,16 @@ def _make_deterministic(precision: str) -> None:
 
 
 def describe_assigned_gpus() -> str | None:
-    """Return the start of a message on the variable that assigns GPUs to this process.
+    """Return the part of a message on the variable that assigns GPUs to this process.
 
     Returns:
         The text; None without such a variable.
     """
     for name in LISTS:
         if (value := os.environ.get(name, "")) not in NO_LIST:
-            return f"the job has {name} = {value}, but"
+            return f", although the job has {name} = {value}"
     if (value := os.environ.get(COUNT, "0")) not in ("", "0"):
-        return f"the job has {COUNT} = {value}, but"
+        return f", although the job has {COUNT} = {value}"
     return None
 
 

@@ -120,8 +120,8 @@ class FolderLock:
         except OSError as error:
             os.close(descriptor)
             raise UserError(
-                f"{self._path.parent}: this file system offers no locks (flock: "
-                f"{atomic.describe_reason(error)}), choose another folder with --out"
+                f"{self._path.parent}: this file system does not support locks "
+                f"(flock: {atomic.describe_reason(error)}); choose another folder with --out"
             ) from error
         os.close(descriptor)
         return False

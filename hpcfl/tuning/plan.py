@@ -394,8 +394,8 @@ def _check(plan: TuningPlan, cell: str) -> None:
         datasets.find(config.data.dataset)
         if not config.training.validation:
             raise UserError(
-                f"{plan.source}: training.validation = 0: nothing is held out to choose "
-                "on; set training.validation = 0.2 or another share"
+                f"{plan.source}: training.validation = 0: [tune] needs held-out samples "
+                "to choose configurations; set training.validation = 0.2 or another share"
             )
         _check_partitions(plan, method)
         _check_lists(plan, method)

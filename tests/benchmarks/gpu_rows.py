@@ -299,7 +299,7 @@ def machine(place: Place) -> Iterator[Found]:
     if place.is_gpu:
         if not torch.cuda.is_available():
             raise Missing(
-                f"torch {torch.__version__} of {{python}} offers no GPU (CUDA "
+                f"torch {torch.__version__} of {{python}} finds no GPU (CUDA "
                 f"{torch.version.cuda}); nvidia-smi prints the driver's version"
             )
         properties = torch.cuda.get_device_properties(0)
