@@ -70,15 +70,6 @@ class UnknownVariable(FedAvg):
         return super().loss(model, batch, lane) + lane.recieved.sum()
 
 
-class CountsSteps(FedAvg):
-    def loss_variables(self, fleet, inbox):
-        return {"steps": torch.zeros(len(fleet.ids))}
-
-    def loss(self, model, batch, lane):
-        lane.steps += 1
-        return super().loss(model, batch, lane) / lane.steps
-
-
 class OneRowOfAll(FedAvg):
     def local_train(self, fleet, rows, inbox):
         received = {"received": self.received(fleet, inbox)}

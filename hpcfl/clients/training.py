@@ -45,12 +45,7 @@ from hpcfl.clients.samples import choose_some
 from hpcfl.clients.step_context import StepContext, StepRandom, take_step
 from hpcfl.files import heartbeat
 from hpcfl.rows import constants, mixing, randomness
-from hpcfl.rows.declared import (
-    DeclaredTensors,
-    Watch,
-    describe_form,
-    refuse_changes,
-)
+from hpcfl.rows.declared import DeclaredTensors, Watch, describe_form
 
 if TYPE_CHECKING:
     from hpcfl.clients.sample_privacy import SamplePrivacy
@@ -256,15 +251,10 @@ class LocalTraining:
         """
         index = torch.tensor(positions, device=self.resources.device)
         chunk = self.start_chunk(positions, index)
-        constant: Tensors = {}
-        if self.task.step is None:  # only steps may change variables
-            for name, value in chunk.variables.items():
-                constant[f"lane.{name}"] = value
-        with refuse_changes(constant):
-            while chunk.begin_epoch():
-                with chunk.seed_model():
-                    record = chunk.train_epoch()
-                chunk.end_epoch(record)
+        while chunk.begin_epoch():
+            with chunk.seed_model():
+                record = chunk.train_epoch()
+            chunk.end_epoch(record)
         self.store(chunk, positions, index)
 
     def start_chunk(self, positions: list[int], index: Tensor) -> "Chunk":

@@ -91,7 +91,6 @@ MISTAKES = [
         "lane.recieved",
         "'recieved'; did you mean 'received'",
     ),
-    ("method.name=mistakes:CountsSteps", "class CountsSteps", "lane.steps"),
     ("method.name=mistakes:OneRowOfAll", "variables=received", "'received' "),
     (
         "method.name=mistakes:MeanUpload",
